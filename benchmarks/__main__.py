@@ -1,30 +1,29 @@
 """Command line of the speed tables: `python -m benchmarks`."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import App, Parameter
+from rich.text import Text
 
 from benchmarks.table import Bench, BenchOptions, BenchReport, BenchRow, BenchSection
 from relmo.cli import main as run_command
-from relmo.cli.numbers import check_numbers
-from relmo.cli.terminal import print_json, print_table, status_line
+from relmo.cli.mistakes import check_numbers
+from relmo.cli.terminal import print_json, print_table
+from relmo.runs.progress import PLAIN_INTERVAL, make_console
 
 COLUMNS = ("x", "of floor", "agrees")
 RATE_COLUMNS = {"explore": "ms", "decode": "sentences/s"}
-
-
-def _check_numbers(app: App, commands: tuple[str, ...], arguments: Any) -> None:
-    check_numbers(app, ("benchmarks", *commands), arguments)  # it expects the name of a command
-
 
 app = App(
     name="python -m benchmarks",
     help_format="markdown",
     suppress_keyboard_interrupt=False,
     version_flags=(),
-    config=_check_numbers,
+    config=check_numbers,
 )
 
 
@@ -59,6 +58,25 @@ def bench(
         print_json(report.json())
     else:
         print_report(report)
+
+
+@contextmanager
+def status_line(*, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a message: in place on a terminal, otherwise as an occasional plain line."""
+    console = make_console(quiet=quiet)
+    if console.is_terminal and not quiet:
+        with console.status("") as status:
+            yield lambda message: status.update(Text(message))
+        return
+    last_time = time.monotonic()
+
+    def show_message(message: str) -> None:
+        nonlocal last_time
+        if time.monotonic() - last_time > PLAIN_INTERVAL:
+            console.print(message, soft_wrap=True)
+            last_time = time.monotonic()
+
+    yield show_message
 
 
 def print_report(report: BenchReport) -> None:

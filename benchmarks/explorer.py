@@ -9,7 +9,10 @@ Rendering in the browser is not included.
 """
 
 import json
-from contextlib import ExitStack
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from itertools import cycle
 from typing import Any, Self
@@ -20,6 +23,25 @@ from relmo.errors import SettingError
 from relmo.explorer.session import Session
 
 MODEL = "prose"
+
+
+@contextmanager
+def running(app: Any, **options: Any) -> Iterator[Any]:
+    """Run a server in a thread, on a free port; `address` is where. `options` are those of `make_server`."""
+    from relmo.web.connections import listen, make_server
+
+    server: Any = make_server(app, **options)
+    listener = listen("127.0.0.1", 0)
+    server.address = listener.getsockname()
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    while not server.started and thread.is_alive():
+        time.sleep(0.001)
+    try:
+        yield server
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 class ExplorerBench:
@@ -37,7 +59,6 @@ class ExplorerBench:
 
     def __enter__(self) -> Self:
         from relmo.explorer.server import Models, make_app
-        from relmo.web.connections import running
 
         server = self.stack.enter_context(running(make_app(Models([MODEL], lambda name: self.session))))
         self.client = HTTPConnection(*server.address)

@@ -21,7 +21,7 @@ from relmo.networks.language_model import RecurrentLM
 from relmo.runs.progress import Reporter
 from relmo.runs.run import run_training
 from relmo.settings.lm import LanguageModelSettings
-from relmo.settings.training import TrainSettings
+from relmo.settings.sections import TrainSettings
 from relmo.training.batch import Lanes
 from relmo.training.loop import Step, Trainer
 

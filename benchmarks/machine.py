@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 
 import relmo
-from relmo.nn.kernels import lstm_cpu
+from relmo.nn.kernels import cpu
 
 SHAPES = {  # rows, inner size, columns; the first is that of an LSTM, the fastest one sets the floor
     "cpu": [(256, 512, 16384), (1024, 1024, 1024), (2048, 2048, 2048), (512, 4096, 512)],
@@ -110,7 +110,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
-        "kernels": lstm_cpu.library() is not None,
+        "kernels": cpu.library() is not None,
         "date": datetime.date.today().isoformat(),
         "versions": {
             "relmo": relmo.__version__,

@@ -21,12 +21,10 @@ from relmo.runs.train_lm import train_lm
 from relmo.runs.train_skipgram import train_skipgram
 from relmo.runs.train_task import train_task
 from relmo.settings.bilm import BiLMSettings
-from relmo.settings.lm import LMSettings
-from relmo.settings.skipgram import SkipgramSettings
-from relmo.settings.tagger import TaggerSettings
+from relmo.settings.lm import LMSettings, SkipgramSettings
+from relmo.settings.tasks import TaggerSettings
 from relmo.tasks.tagger import Tagger
-from relmo.training.loop import Step
-from relmo.training.plan import Plan
+from relmo.training.loop import Plan, Step
 
 DATA = Path(relmo.__file__).parent / "data"
 

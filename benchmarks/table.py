@@ -9,9 +9,10 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
+from msgspec import Meta
 
 from benchmarks.clock import Case, Timing, measure
 from benchmarks.embedding import EmbeddingBench, compare_vectors
@@ -24,11 +25,10 @@ from relmo.config import build, read_preset
 from relmo.errors import CorpusError, SettingError
 from relmo.networks.bilm import BiLMNetwork
 from relmo.nn.quantize import Precision
-from relmo.settings.arguments import PathName
 from relmo.settings.bilm import BiLMSettings, BiLMTextSettings
+from relmo.settings.fields import MAX_THREADS, PathName
 from relmo.store.folder import pick_device
-from relmo.text.encode import TOKENIZERS
-from relmo.text.sentences import read_sentence_words
+from relmo.text.encode import TOKENIZERS, read_sentence_words
 
 GEOMETRIES = ("tiny", "small", "medium", "original")
 PRECISIONS: dict[str, tuple[Precision, ...]] = {"cpu": ("float32", "bfloat16", "int8"), "cuda": ("float32", "bfloat16")}
@@ -60,7 +60,7 @@ class BenchOptions:
     bfloat16 on a GPU."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device to compute on; auto uses a GPU if there is one."""
-    threads: int | None = None
+    threads: Annotated[int, Meta(ge=1, le=MAX_THREADS)] | None = None
     """CPU threads. By default torch chooses."""
     text: PathName | None = None
     """Text to embed: one sentence per line (plain, .gz, .xz, .zst), or .conllu. The default is the bundled text."""

@@ -22,7 +22,7 @@ from relmo.networks.language_model import Loss
 from relmo.nn.cells import State
 from relmo.nn.cells.lstm import clip
 from relmo.nn.elmo_lstm import ElmoLayer, ElmoLSTM
-from relmo.nn.kernels.layer import Clips
+from relmo.nn.kernels.lstm_step import Clips
 from relmo.text.characters import CHARACTERS
 
 Pair = tuple[Tensor, Tensor]

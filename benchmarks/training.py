@@ -30,7 +30,7 @@ from relmo.networks.bilm import BiLMNetwork, BiWindow
 from relmo.nn.softmax import Lesson, SampledSoftmax
 from relmo.settings.bilm import BiLMModelSettings, BiLMTrainSettings
 from relmo.text.characters import CHARACTERS
-from relmo.text.sentences import BOUNDARY
+from relmo.text.encode import BOUNDARY
 from relmo.text.vocabulary import SentenceVocabulary
 from relmo.training.batch import BiLanes
 from relmo.training.loop import Trainer

@@ -27,13 +27,12 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from benchmarks.clock import Case
-from relmo.models.beam_search import BeamOptions, beam_search
-from relmo.networks.inputs import WordBatch, WordInputs
+from relmo.networks.inputs import TaskBatch, TaskNetwork, WordBatch, WordInputs
 from relmo.networks.language_model import Loss
-from relmo.networks.seq2seq import Seq2SeqNetwork, TranslatingNetwork, TranslationBatch
+from relmo.networks.seq2seq import Seq2SeqNetwork, TargetUnits
 from relmo.nn.cells import State
-from relmo.settings.seq2seq import Seq2SeqInputSettings, Seq2SeqModelSettings, Seq2SeqTrainSettings
-from relmo.tasks.seq2seq import OpenSources
+from relmo.settings.tasks import SearchSettings, Seq2SeqInputSettings, Seq2SeqModelSettings, Seq2SeqTrainSettings
+from relmo.tasks.seq2seq import search_targets
 from relmo.training.batch import move_to_device
 from relmo.training.loop import Trainer
 
@@ -46,7 +45,7 @@ NUM_BATCHES = 1 << 30  # practically endless
 class PlainJoey(nn.Module):
     """Joey NMT's recurrent network, with the weights of a relmo network with additive attention and input feeding."""
 
-    def __init__(self, network: TranslatingNetwork):
+    def __init__(self, network: TaskNetwork):
         super().__init__()
         body = network.body
         assert network.inputs.words is not None
@@ -90,15 +89,13 @@ class PlainJoey(nn.Module):
             vectors.append(vector)
         return self.output(torch.cat(vectors, dim=1))
 
-    def loss(self, batch: TranslationBatch, carry: State | None = None) -> Loss:
+    def loss(self, batch: TaskBatch, carry: State | None = None) -> Loss:
         """Return the loss of a batch for the training loop."""
-        assert batch.source.words is not None
-        assert batch.inputs is not None
-        assert batch.positions is not None
-        assert batch.targets is not None
-        logits = self(batch.source.words, batch.source.lengths, batch.inputs)
-        targets = torch.full_like(batch.inputs.flatten(), -100)
-        targets[batch.positions] = batch.targets
+        source, (inputs, positions, units) = batch.texts[0], batch.targets
+        assert source.words is not None
+        logits = self(source.words, source.lengths, inputs)
+        targets = torch.full_like(inputs.flatten(), -100)
+        targets[positions] = units
         return Loss(cross_entropy(logits.flatten(0, 1), targets), batch.predictions, ())
 
 
@@ -113,13 +110,13 @@ def _copy_weights(layer: nn.LSTM, cells: Sequence[nn.Module]) -> None:
 class RepeatedBatches:
     """Endless repetition of some batches."""
 
-    def __init__(self, batches: Sequence[TranslationBatch]):
+    def __init__(self, batches: Sequence[TaskBatch]):
         self.batches = batches
 
     def __len__(self) -> int:
         return NUM_BATCHES
 
-    def get(self, epoch: int, index: int) -> TranslationBatch:
+    def get(self, epoch: int, index: int) -> TaskBatch:
         """Return the batch with this index, whatever the epoch."""
         return self.batches[index % len(self.batches)]
 
@@ -161,7 +158,7 @@ class TranslationBench:
             cases.append(Case(name, units, lambda steps=steps: next(steps), facts=facts))  # type: ignore[misc]
         return cases
 
-    def batch(self, sources: Sequence[Sequence[int]], *, targets: bool = False) -> TranslationBatch:
+    def batch(self, sources: Sequence[Sequence[int]], *, targets: bool = False) -> TaskBatch:
         """Return a batch of sentences; with `targets`, the target of each is the sentence before it."""
         lengths = torch.tensor([len(ids) for ids in sources])
         words = torch.zeros(len(sources), int(lengths.max()), dtype=torch.int64)
@@ -169,7 +166,7 @@ class TranslationBench:
             row[: len(ids)] = torch.tensor(ids)
         source = WordBatch(lengths, words)
         if not targets:
-            return move_to_device(TranslationBatch(source), self.device)
+            return move_to_device(TaskBatch([source]), self.device)
         target_ids = [sources[i - 1] for i in range(len(sources))]
         inputs = torch.full((len(sources), max(map(len, target_ids)) + 1), END)
         mask = np.zeros(inputs.shape, dtype=bool)
@@ -178,7 +175,7 @@ class TranslationBench:
             row_mask[: len(ids) + 1] = True
         outputs = torch.tensor([unit for ids in target_ids for unit in (*ids, END)])
         positions = torch.from_numpy(np.flatnonzero(mask))
-        return move_to_device(TranslationBatch(source, inputs, positions, outputs, len(outputs)), self.device)
+        return move_to_device(TaskBatch([source], TargetUnits(inputs, positions, outputs), len(outputs)), self.device)
 
     @torch.no_grad()
     def decode_single(self) -> list[list[int]]:
@@ -199,16 +196,14 @@ class TranslationBench:
     def decode_batch(self, beams: int) -> list[list[int]]:
         """Return the units of each sentence's best target by relmo's beam search."""
         source = self.network(self.batch(self.ids))
-        lengths, sources = source.mask.sum(dim=1), OpenSources(self.network.body, source)
-        initial = sources.step(torch.full_like(lengths, END), self.network.body.initial_state(source))
-        options = BeamOptions(beams, END, banned=[UNKNOWN, END])
-        hypotheses = beam_search(sources.step, *initial, options, limits=lengths, narrow=sources.narrow)
+        settings, limits = SearchSettings(beams=beams, length_penalty=0.0), source.mask.sum(dim=1)
+        hypotheses = search_targets(self.network.body, source, settings, limits, end=END, banned=[UNKNOWN, END])
         return [beam[0].ids for beam in hypotheses]
 
 
-def make_network(*, input_feeding: bool) -> TranslatingNetwork:
+def make_network(*, input_feeding: bool) -> TaskNetwork:
     """Return a network with random weights."""
     inputs = WordInputs(Seq2SeqInputSettings(word_dim=SIZE), num_words=NUM_UNITS)
     settings = Seq2SeqModelSettings(hidden=SIZE, target_dim=SIZE, input_feeding=input_feeding, dropout=0.0)
     body = Seq2SeqNetwork(settings, input_size=SIZE, vocab_size=NUM_UNITS)
-    return TranslatingNetwork(inputs, body)
+    return TaskNetwork(inputs, body)

@@ -10,8 +10,9 @@ region. With clipping, the step is small, and the descent continues along the cl
 """
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
+
+from relmo.analysis.core.show import PALETTE, save_figure
 
 LR, STEPS, START = 0.3, 200, (5.5, -2.5)
 
@@ -39,18 +40,17 @@ def descend(clip: float) -> Tensor:
 
 w, b = (torch.linspace(*limits, 121, dtype=torch.float64) for limits in ((3, 8), (-5, 0)))
 surface, _ = loss_and_gradient(*torch.meshgrid(w, b, indexing="xy"))
-figure = Figure(figsize=(13, 4.5), layout="constrained")
-left, middle, right = figure.subplots(1, 3, width_ratios=(1.3, 1, 1))
-figure.colorbar(left.contourf(w, b, surface, levels=24, cmap="Greys"), ax=left, label="loss")
-for name, clip, colour in (("unclipped", float("inf"), "#e67e22"), ("clipped at 0.5", 0.5, "#1f6fc0")):
-    path = descend(clip)
-    print(f"{name:14}  final loss {path[-1, 2]:.2g}, largest gradient norm {path[:, 3].max():.2f}")
-    left.plot(path[:, 0], path[:, 1], ".-", color=colour, lw=1, ms=4, label=name)
-    middle.plot(path[:, 2], color=colour)
-    right.plot(path[:, 3], color=colour)
-left.plot(*START, "k*", ms=10)
-left.set(xlim=(3, 8), ylim=(-5, 0), xlabel="w", ylabel="b")
-left.legend(fontsize=8)
-middle.set(title="loss", xlabel="step", yscale="log")
-right.set(title="gradient norm", xlabel="step", yscale="log")
-figure.savefig("cliff.png", dpi=120)
+with save_figure("cliff.png", 13, 4.5) as figure:
+    left, middle, right = figure.subplots(1, 3, width_ratios=(1.3, 1, 1))
+    figure.colorbar(left.contourf(w, b, surface, levels=24, cmap="Greys"), ax=left, label="loss")
+    for name, clip, colour in (("unclipped", float("inf"), PALETTE[1]), ("clipped at 0.5", 0.5, PALETTE[0])):
+        path = descend(clip)
+        print(f"{name:14}  final loss {path[-1, 2]:.2g}, largest gradient norm {path[:, 3].max():.2f}")
+        left.plot(path[:, 0], path[:, 1], ".-", color=colour, lw=1, ms=4, label=name)
+        middle.plot(path[:, 2], color=colour)
+        right.plot(path[:, 3], color=colour)
+    left.plot(*START, "k*", ms=10)
+    left.set(xlim=(3, 8), ylim=(-5, 0), xlabel="w", ylabel="b", title="loss surface")
+    left.legend()
+    middle.set(title="loss", xlabel="step", yscale="log")
+    right.set(title="gradient norm", xlabel="step", yscale="log")

@@ -34,7 +34,7 @@ TRAINED_TABLES: dict[str, str] = {
     "reading-times": "how much of the reading time of a word its surprisal explains",
 }
 """Tables that train models first and have a command of their own."""
-IN_PACKAGE = {"pos", "wsd"}  # `relmo analyse meaning --measure` makes these two as well
+IN_PACKAGE = {"pos": "probe", "wsd": "senses"}  # `relmo analyse meaning --measure` makes these two as well
 
 
 def reproduce(
@@ -47,7 +47,8 @@ def reproduce(
 ) -> "PublishedTable":
     """Make the table with this name for a model; `on_message` receives progress messages."""
     check_name(name)
-    module = import_module(f"relmo.analysis.meaning.{name}" if name in IN_PACKAGE else f"experiments.{name}")
+    in_package = IN_PACKAGE.get(name)
+    module = import_module(f"relmo.analysis.meaning.{in_package}" if in_package else f"experiments.{name}")
     return module.make_table(model, data=data, controls=controls, on_message=on_message)
 
 

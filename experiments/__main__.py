@@ -2,31 +2,27 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
+from msgspec import Meta
 
 from experiments import TABLES, TRAINED_TABLES, check_name, reproduce
 from relmo.cli import main as run_command
-from relmo.cli.numbers import check_numbers
-from relmo.cli.options import Overwrite, check_plot, report_written
+from relmo.cli.mistakes import check_numbers
+from relmo.cli.options import Overwrite, Seed, check_plot, report_written
 from relmo.cli.terminal import make_printer, print_json, print_published_table, print_tables, print_warnings
 from relmo.errors import RelmoError
-from relmo.settings.arguments import PathName
+from relmo.settings.fields import PathName
 
 Device = Literal["auto", "cpu", "cuda"]
-
-
-def _check_numbers(app: App, commands: tuple[str, ...], arguments: Any) -> None:
-    check_numbers(app, ("experiments", *commands), arguments)  # it expects the name of a command
-
 
 app = App(
     name="python -m experiments",
     help_format="markdown",
     suppress_keyboard_interrupt=False,
     version_flags=(),
-    config=_check_numbers,
+    config=check_numbers,
 )
 
 
@@ -36,7 +32,7 @@ def tables(
     model: PathName | None = None,
     vectors: PathName | None = None,
     data: Path | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     device: Device = "auto",
     json: bool = False,
     quiet: bool = False,
@@ -79,8 +75,7 @@ def tables(
     for name in names:
         check_name(name)
 
-    from relmo.analysis.core.published import Controls, data_folder
-    from relmo.analysis.core.untrained import untrained
+    from relmo.analysis.core.published import Controls, data_folder, untrained
     from relmo.loading import load, load_vectors
 
     say = make_printer(quiet=quiet)
@@ -105,9 +100,9 @@ def elmo_table(
     model: tuple[str, ...] = ("small",),
     rows: str | None = None,
     tables: str | None = None,
-    seeds: int | None = None,
-    jobs: int = 1,
-    minutes: float | None = None,
+    seeds: Annotated[int, Meta(ge=1, le=1000)] | None = None,
+    jobs: Annotated[int, Meta(ge=0, le=1000)] = 1,
+    minutes: Annotated[float, Meta(ge=0, le=1_000_000)] | None = None,
     reduced: Annotated[bool, Parameter(negative="")] = False,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     device: Device = "auto",
@@ -198,7 +193,7 @@ def reading_times(
     data: Path | None = None,
     plot: Path | None = None,
     overwrite: Overwrite = False,
-    seed: int = 0,
+    seed: Seed = 0,
     device: Device = "auto",
     json: bool = False,
     quiet: bool = False,

@@ -21,31 +21,21 @@
 - BLiMP's two selection paradigms count as argument structure, as in the paper's table.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from relmo.analysis.core.published import ComparedRow, Controls, PublishedTable, require_data
-from relmo.analysis.syntax.pair_scores import (
-    SIDES,
-    Accuracy,
-    SentencePair,
-    WordChoice,
-    accuracy,
-    find_differing_words,
-    is_known,
-    score_by_frequency,
-    score_choices,
-    score_sentence_pairs,
-)
+from relmo.analysis.syntax.pair_scores import Accuracy, accuracy
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.text import minimal_pairs
-from relmo.text.corpus import read_lines
-from relmo.text.minimal_pairs import blimp_fields
+from relmo.text.minimal_pairs import blimp_rows
 
+SIDES = ("forward", "backward", "sum")
 PAPER = "Warstadt et al. 2020, Table 3; Lakretz et al. 2019, Table 2 (its LSTM is that of Gulordava et al. 2018)"
 KNOWN, UNTRAINED, FREQUENCY = "known words", "untrained", "more frequent form"
 PAIRS, KNOWN_PAIRS = "pairs", "with known words"
@@ -85,6 +75,21 @@ NOTES = [
     f"{UNTRAINED}: forward; on BLiMP the first {UNTRAINED_PAIRS} pairs of each paradigm",
     "static vectors and the layer without context give no probabilities and cannot be controls here",
 ]
+
+
+class SentencePair(NamedTuple):
+    """An acceptable and an unacceptable sentence, as strings or words."""
+
+    good: str | Sequence[str]
+    bad: str | Sequence[str]
+
+
+class WordChoice(NamedTuple):
+    """A left context, a word that continues it, and one that does not."""
+
+    context: Sequence[str]
+    right: str
+    wrong: str
 
 
 class Paradigm(NamedTuple):
@@ -241,6 +246,42 @@ class Scorer(NamedTuple):
         return PairScores(scores, known, score_choices(self.untrained, choices), known, frequency)
 
 
+def score_sentence_pairs(model: BiLM, pairs: Iterable[SentencePair]) -> np.ndarray:
+    """Return log p(good) - log p(bad) of each pair: forward, backward, and their sum; (N, 3)."""
+    sentences = [sentence for pair in pairs for sentence in pair]
+    totals = np.array([log_p.sum(axis=1, dtype=np.float64) for log_p in model.log_probs(sentences)]).reshape(-1, 2, 2)
+    scores = totals[:, 0] - totals[:, 1]  # (N, 2)
+    return np.column_stack([scores, scores.sum(axis=1)])
+
+
+def score_choices(model: BiLM, choices: Sequence[WordChoice]) -> np.ndarray:
+    """Return log p(right | context) - log p(wrong | context) of each choice; (N,)."""
+    sentences = [[*choice.context, word] for choice in choices for word in (choice.right, choice.wrong)]
+    log_probs = model.log_probs(sentences, direction="forward")
+    last = np.array([log_p[-2] for log_p in log_probs], dtype=np.float64).reshape(-1, 2)  # [-1] is the sentence end
+    return last[:, 0] - last[:, 1]
+
+
+def score_by_frequency(model: BiLM, choices: Sequence[WordChoice]) -> np.ndarray:
+    """Return rank(wrong) - rank(right) in the vocabulary, which is sorted by descending frequency: the baseline of a
+    model that knows frequencies alone. Unknown words rank last; (N,)."""
+    assert model.vocabulary is not None
+    index, last = model.vocabulary.index, len(model.vocabulary)
+    return np.array([index.get(c.wrong, last) - index.get(c.right, last) for c in choices], dtype=np.float64)
+
+
+def find_differing_words(model: BiLM, pair: SentencePair) -> set[str]:
+    """Return the words that one sentence has more often than the other; none if only their order differs."""
+    good, bad = (Counter(model.tokens(s) if isinstance(s, str) else s) for s in pair)
+    return {*(good - bad), *(bad - good)}
+
+
+def is_known(model: BiLM, words: Iterable[str]) -> bool:
+    """Return whether the vocabulary has all of these words."""
+    assert model.vocabulary is not None
+    return all(word in model.vocabulary.index for word in words)
+
+
 def _capitalise(words: Sequence[str]) -> list[str]:
     return [word[:1].upper() + word[1:] if i == 0 else word for i, word in enumerate(words)]
 
@@ -250,8 +291,8 @@ def read_blimp(folder: Path) -> list[Paradigm]:
     paradigms = []
     for path in sorted(folder.glob("*.jsonl")):
         pairs, terms = [], []
-        for number, line in enumerate(read_lines(path), start=1):
-            good, bad, term = (blimp_fields(line.text, f"{path}:{number}")[name] for name in minimal_pairs.BLIMP)
+        for row in blimp_rows(path):
+            good, bad, term = (row.values[name] for name in minimal_pairs.BLIMP)
             pairs.append(SentencePair(good, bad))
             terms.append(term)
         if not pairs:

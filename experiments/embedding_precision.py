@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import relmo
-from relmo.text.conllu import read_conllu_sentences
+from relmo.text.trees import read_conllu_sentences
 
 RIDGE = 1.0
 BLOCK_SENTENCES = 500

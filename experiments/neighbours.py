@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from relmo.analysis.core.published import ComparedRow, Controls, PublishedTable, require_data
-from relmo.analysis.meaning.lookup import format_context
-from relmo.analysis.meaning.neighbours import Search, normalize
+from relmo.analysis.meaning.occurrences import Search, format_context, normalize
 from relmo.analysis.meaning.senses import static_embedder
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM

@@ -43,9 +43,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from relmo.analysis.core.published import ComparedRow, PublishedTable, require_data
+from relmo.analysis.core.published import ComparedRow, PublishedTable, require_data, untrained
 from relmo.analysis.core.show import save_figure
-from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError, ModelError
 from relmo.loading import load
 from relmo.models.bilm import BiLM
@@ -53,7 +52,7 @@ from relmo.models.lm import LanguageModel
 from relmo.runs.train_lm import train_lm
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
 from relmo.settings.options import SurprisalOptions
-from relmo.settings.training import TrainSettings
+from relmo.settings.sections import TrainSettings
 from relmo.text.corpus import read_lines
 from relmo.text.readers.tables import TableRow, table_rows
 from relmo.text.sources import SourceText
@@ -325,11 +324,10 @@ def draw_gains(path: Path, rows: Sequence[ComparedRow]) -> None:
         ends = np.array([[row.ours[LOW], row.ours[HIGH]] for row in ordered])
         y = np.arange(len(ordered))
         errors = [gains - ends[:, 0], ends[:, 1] - gains]
-        axes.errorbar(gains, y, xerr=errors, fmt="o", color="#1f5f99", capsize=4)
+        axes.errorbar(gains, y, xerr=errors, fmt="o", capsize=4)
         for gain, height in zip(gains.tolist(), y.tolist(), strict=True):
             axes.annotate(f"{gain:.1f}", (gain, height), textcoords="offset points", xytext=(0, 7), ha="center")
         axes.axvline(0, color="#888", linewidth=1)
         axes.set_yticks(y, [row.name for row in ordered])
         axes.set_ylim(-0.6, len(ordered) - 0.3)
         axes.set_xlabel("gain in log-likelihood of reading times, nats per 1,000 words (95% intervals)")
-        axes.spines[["top", "right"]].set_visible(False)

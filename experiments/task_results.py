@@ -261,27 +261,44 @@ def write_task_mixes(out: Path, target: Path) -> None:
     target.write_text(json.dumps({"source": MIXES, "tasks": rows}) + "\n", encoding="utf-8")
 
 
-def draw_efficiency(out: Path, target: Path) -> None:
-    """Draw scores by the share of the training data, plain and with ELMo, with standard deviations."""
-    with save_figure(target, 9, 3.8) as figure:
-        for panel, (name, (title, _)) in zip(figure.subplots(1, 2), SHARE_TASKS.items(), strict=True):
-            for inputs in ("plain", "small"):
-                points = []
-                for share in [*SHARES, 1]:
-                    results = collect_share(out, name, share, inputs)
-                    metric = results[0]["metric"] if results else ""
-                    scores = average_scores([entry[f"valid_{metric}"] for entry in results])
-                    if scores is not None:
-                        points.append((100 * share, scores.mean, scores.deviation))
-                        panel.set_ylabel(f"{METRICS[metric]}, percent")
+class SharePanel(NamedTuple):
+    """Scores by the share of the training sentences, both in percent: (share, mean, deviation) of each curve."""
+
+    metric: str
+    curves: dict[str, list[tuple[float, float, float]]]
+
+
+def collect_efficiency(out: Path) -> dict[str, SharePanel]:
+    """Return the panels of `draw_efficiency` from the records of the trainings."""
+    panels = {}
+    for name, (title, _) in SHARE_TASKS.items():
+        label, curves = "", {}
+        for inputs in ("plain", "small"):
+            points = []
+            for share in [*SHARES, 1]:
+                results = collect_share(out, name, share, inputs)
+                metric = results[0]["metric"] if results else ""
+                scores = average_scores([entry[f"valid_{metric}"] for entry in results])
+                if scores is not None:
+                    points.append((100 * share, scores.mean, scores.deviation))
+                    label = METRICS[metric]
+            curves["no ELMo" if inputs == "plain" else f"ELMo ({inputs})"] = points
+        panels[title] = SharePanel(label, curves)
+    return panels
+
+
+def draw_efficiency(panels: dict[str, SharePanel], target: Path) -> None:
+    """Draw scores by the share of the training data, with and without ELMo, with standard deviations."""
+    with save_figure(target, 7, 4.6) as figure:
+        for axes, (title, panel) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+            for label, points in panel.curves.items():
                 if len(points) > 1:
-                    label = "plain" if inputs == "plain" else f"ELMo ({inputs})"
                     shares, means, deviations = zip(*points, strict=True)
-                    panel.errorbar(shares, means, deviations, marker="o", capsize=3, label=label)
-                    panel.legend()
-            panel.set(xscale="log", xlabel="percent of the training sentences", title=title)
-            panel.xaxis.set_major_formatter("{x:g}")
-            panel.grid(visible=True, alpha=0.3)
+                    axes.errorbar(shares, means, deviations, marker="o", capsize=3, label=label)
+                    axes.legend(loc="lower right")
+            axes.set(xscale="log", xlabel="training sentences (%)", ylabel=f"{panel.metric} (%)", title=title)
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.grid(visible=True)
 
 
 def main() -> int:
@@ -306,7 +323,7 @@ def main() -> int:
         print(to_markdown(make_tables(arguments.out)))
     else:
         draw_task_mixes(arguments.out, arguments.docs / "task-mixes.png")
-        draw_efficiency(arguments.out, arguments.docs / "task-shares.png")
+        draw_efficiency(collect_efficiency(arguments.out), arguments.docs / "task-shares.png")
         write_task_mixes(arguments.out, arguments.docs / "task_mixes.json")
     return 0
 

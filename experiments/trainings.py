@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relmo.disk.digests import read_json, read_sealed, seal
+from relmo.disk.files import read_json, read_sealed, seal
 from relmo.disk.outputs import storage_errors
 from relmo.errors import NO_MEMORY, ModelError, SettingError
 from relmo.store.folder import CONFIG, write_json

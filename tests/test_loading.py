@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import relmo
-from relmo.disk.digests import sha256
+from relmo.disk.files import sha256
 from relmo.errors import ModelError, SettingError, WrongKindError
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
-from relmo.settings.skipgram import SkipgramSettings
+from relmo.settings.lm import SkipgramSettings
 from relmo.store.original import write_original
 from relmo.text.vocabulary import Vocabulary
 

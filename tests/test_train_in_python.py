@@ -27,7 +27,7 @@ from relmo.runs.train import in_python
 from relmo.runs.train_lm import train_lm
 from relmo.settings.kinds import KINDS, model_class, settings_class
 from relmo.settings.lm import LanguageModelSettings, LMSettings
-from relmo.settings.training import TrainSettings
+from relmo.settings.sections import TrainSettings
 from support.tagging import conllu
 
 ROOT = Path(__file__).resolve().parent.parent

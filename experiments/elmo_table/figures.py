@@ -11,10 +11,9 @@ import numpy as np
 from experiments.elmo_table.plan import PLAIN, VARIANT_TABLES, Variant, default_variant, has_row, published_scores
 from experiments.elmo_table.rows import ROWS
 from experiments.elmo_table.tables import PLACES, ElmoTables, LayerMix, compute_increase, layer_names
-from relmo.analysis.core.show import save_figure
+from relmo.analysis.core.show import PALETTE, save_figure
 
-PAPER_COLOUR, PLAIN_COLOUR = "#777777", "#c9d6e3"
-BILM_COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
+PAPER_COLOUR, PLAIN_COLOUR = "#6b7280", "#c3ccd6"
 GROUP_WIDTH = 0.8  # of a group of bars
 FILES = {
     "1": "elmo-table.png",
@@ -32,7 +31,7 @@ def draw_figures(tables: ElmoTables, out: Path) -> list[str]:
         if table in VARIANT_TABLES:
             is_drawn = draw_variants(tables, table, path)
         elif table == "1":
-            is_drawn = draw_scores(tables, path)
+            is_drawn = draw_table(tables, path)
         else:
             mixes = {
                 f"{ROWS[name].title} ({bilm})": [tables.mix(name, bilm, place) for place in PLACES]
@@ -45,38 +44,47 @@ def draw_figures(tables: ElmoTables, out: Path) -> list[str]:
     return names
 
 
-def draw_scores(tables: ElmoTables, path: Path) -> bool:
-    """Draw Table 1, scores and error reduction; return whether there were results."""
+def draw_table(tables: ElmoTables, path: Path) -> bool:
+    """Draw Table 1; return whether there were results."""
     rows = [name for name in tables.plan.rows if tables.score(name, PLAIN) is not None]
-    if not rows:
-        return False
-    with save_figure(path, 11, 4.5) as figure:
+    scores = {"plain": [_mean(tables, name, PLAIN) for name in rows]}
+    for bilm in tables.plan.bilms:
+        scores[bilm] = [_mean(tables, name, default_variant(ROWS[name], bilm)) for name in rows]
+    if rows:
+        draw_scores([ROWS[name].title for name in rows], scores, [ROWS[name].table1 for name in rows], path)
+    return bool(rows)
+
+
+def draw_scores(
+    titles: Sequence[str], scores: Mapping[str, list[float]], published: Sequence[tuple[float, float]], path: Path
+) -> None:
+    """Draw the scores of each task, and the error reduction, by series: "plain" and one per biLM, beside the published
+    pairs (plain, ELMo)."""
+    plain = scores["plain"]
+    with save_figure(path, 12, 4.8) as figure:
         left, right = figure.subplots(1, 2)
-        scores = {"plain": [_mean(tables, name, PLAIN) for name in rows]}
-        reductions = {}
-        for bilm in tables.plan.bilms:
-            variants = {name: default_variant(ROWS[name], bilm) for name in rows}
-            scores[bilm] = [_mean(tables, name, variants[name]) for name in rows]
-            increases = [tables.increase(name, variants[name]) for name in rows]
-            reductions[bilm] = [math.nan if increase is None else increase.relative for increase in increases]
-        _draw_bars(left, scores, tables)
-        for k, label in enumerate(("plain", "ELMo")):
-            published = [ROWS[name].table1[k] for name in rows]
+        _draw_bars(left, scores)
+        for k, label in enumerate(("baseline", "ELMo")):
             marker = {"marker": "_D"[k], "s": (150, 22)[k], "color": PAPER_COLOUR}
-            left.scatter(range(len(rows)), published, label=f"paper, {label}", zorder=3, **marker)
-        left.set(ylabel="score, percent", title="Scores", ylim=(0, 100))
-        reductions["paper"] = [compute_increase(*ROWS[name].table1).relative for name in rows]
-        _draw_bars(right, reductions, tables)
-        right.set(ylabel="percent of the error", title="Error reduction with ELMo")
+            left.scatter(
+                range(len(titles)), [pair[k] for pair in published], label=f"paper, {label}", zorder=3, **marker
+            )
+        left.set(ylabel="score (%)", title="Scores", ylim=(0, 100))
+        reductions = {
+            bilm: [compute_increase(*pair).relative for pair in zip(plain, means, strict=True)]
+            for bilm, means in scores.items()
+            if bilm != "plain"
+        }
+        reductions["paper"] = [compute_increase(*pair).relative for pair in published]
+        _draw_bars(right, reductions)
+        right.set(ylabel="error reduction (%)", title="Relative error reduction with ELMo")
         right.axhline(0, color="black", linewidth=0.8)
-        for axes in (left, right):
-            axes.set_xticks(range(len(rows)), [ROWS[name].title for name in rows])
         legend: dict[str, Any] = {}
         for axes in (left, right):
+            axes.set_xticks(range(len(titles)), titles)
             handles, labels = axes.get_legend_handles_labels()
             legend |= dict(zip(labels, handles, strict=True))
         figure.legend(legend.values(), legend, loc="outside lower center", ncols=len(legend))
-    return True
 
 
 def draw_variants(tables: ElmoTables, table: str, path: Path) -> bool:
@@ -99,7 +107,7 @@ def draw_variants(tables: ElmoTables, table: str, path: Path) -> bool:
             row = ROWS[name]
             titles = list(make_variants(row, ""))
             for bilm, scores in lines.items():
-                axes.plot(titles, scores, marker="o", color=_colour(tables, bilm), label=bilm)
+                axes.plot(titles, scores, marker="o", label=bilm)
             published = published_scores(table, row)
             axes.plot(titles, published, marker="D", color=PAPER_COLOUR, linestyle=":", label="paper")
             axes.set(title=row.title, ylabel=f"{row.score}, percent")
@@ -124,10 +132,10 @@ def draw_mixes(mixes: Mapping[str, Sequence[LayerMix | None]], path: Path) -> bo
             for cells, pair in zip(shares, rows.values(), strict=True):
                 if (mix := pair[k]) is not None:
                     cells[: len(mix.weights)] = mix.weights
-            image = axes.imshow(shares, cmap="viridis", vmin=0, vmax=maximum, aspect="auto")
+            image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=maximum, aspect="auto")
             for (y, x), share in np.ndenumerate(shares):
                 if not math.isnan(share):
-                    colour = "w" if share < 0.7 * maximum else "k"
+                    colour = "w" if share > 0.6 * maximum else "k"
                     axes.text(x, y, f"{share:.2f}", ha="center", va="center", color=colour, size=8)
             axes.set(title=f"ELMo at the {place}", xticks=range(count), xticklabels=layer_names(count))
         panels[0].set(yticks=range(len(rows)), yticklabels=list(rows))
@@ -140,13 +148,10 @@ def _mean(tables: ElmoTables, row: str, variant: Variant) -> float:
     return math.nan if score is None else score.mean
 
 
-def _colour(tables: ElmoTables, series: str) -> str:
-    fixed = {"plain": PLAIN_COLOUR, "paper": PAPER_COLOUR}
-    return fixed.get(series) or BILM_COLOURS[list(tables.plan.bilms).index(series) % len(BILM_COLOURS)]
-
-
-def _draw_bars(axes: Any, series: dict[str, list[float]], tables: ElmoTables) -> None:
+def _draw_bars(axes: Any, series: Mapping[str, list[float]]) -> None:
     width = GROUP_WIDTH / len(series)
+    colours = iter(PALETTE)
     for k, (name, heights) in enumerate(series.items()):
         x = np.arange(len(heights)) - GROUP_WIDTH / 2 + (k + 0.5) * width
-        axes.bar(x, heights, width, label=name, color=_colour(tables, name))
+        colour = {"plain": PLAIN_COLOUR, "paper": PAPER_COLOUR}.get(name) or next(colours)
+        axes.bar(x, heights, width, label="baseline" if name == "plain" else name, color=colour)

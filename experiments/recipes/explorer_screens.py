@@ -18,10 +18,10 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from relmo.cli.explore import open_session
+from benchmarks.explorer import running
+from relmo.cli.serve import open_session
 from relmo.explorer.examples import list_examples
 from relmo.explorer.server import Models, make_app
-from relmo.web.connections import running
 
 VIEWS = {
     "start": "",

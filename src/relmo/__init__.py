@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from relmo.models.lm import LanguageModel as LanguageModel
     from relmo.models.vectors import WordVectors as WordVectors
     from relmo.networks.elmo import Elmo as Elmo
-    from relmo.nn.scalar_mix import ScalarMix as ScalarMix
+    from relmo.nn.pooling import ScalarMix as ScalarMix
     from relmo.runs.train import train as train
     from relmo.tasks.classifier import Classifier as Classifier
+    from relmo.tasks.classifier import SentencePairs as SentencePairs
     from relmo.tasks.coref import Coreference as Coreference
-    from relmo.tasks.pairs import SentencePairs as SentencePairs
     from relmo.tasks.reader import PassageReader as PassageReader
     from relmo.tasks.seq2seq import Seq2Seq as Seq2Seq
     from relmo.tasks.srl import RoleLabeller as RoleLabeller
@@ -27,7 +27,7 @@ _PUBLIC = {
     "load": "relmo.loading",
     "train": "relmo.runs.train",
     "Elmo": "relmo.networks.elmo",
-    "ScalarMix": "relmo.nn.scalar_mix",
+    "ScalarMix": "relmo.nn.pooling",
 } | {name: module for module, name in (kind.model.split(":") for kind in KINDS.values())}
 __all__ = [*sorted(_PUBLIC), "__version__"]
 

@@ -1,17 +1,15 @@
-"""Settings from TOML and JSON, and to TOML.
-
-The settings of a kind are a dataclass of sections, each a flat dataclass (`relmo.settings`); in TOML a section is a
-table. Values come in layers (preset, file, `--set`), later ones over earlier ones. An unknown key is an error that
-names the nearest key. The docstring below a field is its documentation in `--help` and in TOML.
-"""
+"""Settings from TOML and JSON, and to TOML, in which a section of settings is a table. Values come in layers (preset,
+file, `--set`), later ones over earlier ones. An unknown key is an error that names the nearest key."""
 
 import ast
 import dataclasses
 import difflib
 import inspect
 import json
+import sys
 import textwrap
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -85,9 +83,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     except ValueError as error:
         if url := find_url(path):
             raise SettingError(f"{url}: {NO_DOWNLOAD}") from None
-        raise SettingError(
-            f"{path}: cannot read settings: {error}; settings are TOML: a line [train], below it lr = 0.001"
-        ) from error
+        advice = "settings are TOML: a line [train], below it lr = 0.001"
+        raise SettingError(f"{path}: cannot read settings: {error}; {advice}") from error
 
 
 def read_preset(name: str, prefix: str) -> dict[str, Any]:
@@ -145,10 +142,21 @@ def to_toml(settings: Any) -> str:
 
 def field_docs(cls: type) -> dict[str, str]:
     """Return the docstrings below the fields of a dataclass and its bases, read from their source."""
-    docs = field_docs(cls.__base__) if dataclasses.is_dataclass(cls.__base__) else {}
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    assert isinstance(definition, ast.ClassDef)
-    for field, after in zip(definition.body, definition.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
-            docs[field.target.id] = " ".join(str(getattr(after.value, "value", "")).split())
+    docs: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if dataclasses.is_dataclass(base):
+            docs |= _module_docs(base.__module__)[base.__name__]
+    return docs
+
+
+@cache
+def _module_docs(module: str) -> dict[str, dict[str, str]]:
+    """Return the docstrings below the fields of each class of a module."""
+    docs: dict[str, dict[str, str]] = {}
+    for definition in ast.parse(inspect.getsource(sys.modules[module])).body:
+        if isinstance(definition, ast.ClassDef):
+            fields = docs[definition.name] = {}
+            for field, after in zip(definition.body, definition.body[1:], strict=False):
+                if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
+                    fields[ast.unparse(field.target)] = " ".join(str(getattr(after.value, "value", "")).split())
     return docs

@@ -1,8 +1,6 @@
 """Exceptions for problems that the user can fix. A message states the problem, its location and a remedy, in one line.
-
-The command line prints the message and exits with status 2; a traceback always means a bug in relmo. Quoted values may
-come from anyone: `quote` truncates them, and `one_line` makes every message printable.
-"""
+The command line prints it and exits with status 2; a traceback always means a bug in relmo. Quoted values may come from
+anyone: `quote` truncates them, and `one_line` makes every message printable."""
 
 import errno
 import re

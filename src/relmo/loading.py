@@ -8,16 +8,16 @@ import torch
 
 from relmo.errors import ModelError, SettingError, WrongKindError, describe_os_error, quote
 from relmo.networks.bilm import BiLMNetwork
-from relmo.nn.quantize import PRECISIONS, Precision
-from relmo.settings.arguments import describe_value
+from relmo.nn.quantize import PRECISIONS
 from relmo.settings.bilm import BiLMSettings
+from relmo.settings.fields import describe_value
 from relmo.settings.kinds import KINDS, TASKS, model_class
 from relmo.store.allennlp import is_allennlp, read_allennlp
 from relmo.store.folder import pick_device, read_config
 from relmo.store.many_langs import is_many_langs, read_many_langs
 from relmo.store.original import PairOrPath, locate, read_original
 from relmo.store.references import BUNDLED_KINDS, DEFAULT, find_bundled
-from relmo.text.dictionaries import Dictionaries
+from relmo.text.characters import Dictionaries
 
 if TYPE_CHECKING:  # the classes are imported when a model of their kind is loaded
     from relmo.models.bilm import BiLM
@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the classes are imported when a model of their kind is load
 
     Model: TypeAlias = BiLM | LanguageModel | WordVectors | Task[Any, Any]
 
+Source: TypeAlias = PairOrPath | None
 DType: TypeAlias = str | torch.dtype | None
 ForwardKinds: TypeAlias = tuple[Literal["lm"], Literal["bilm"]]  # models that predict the next symbol
 FORWARD_KINDS: ForwardKinds = ("lm", "bilm")
@@ -35,31 +36,25 @@ ForeignBiLM: TypeAlias = tuple[BiLMSettings, BiLMNetwork, Dictionaries | None]
 
 @overload
 def load(
-    source: Literal["small"] | None = None, *, kinds: None = None, device: str = "auto", dtype: DType = None
+    source: Literal["small"] | None = ..., *, kinds: None = ..., device: str = ..., dtype: DType = ...
 ) -> "BiLM": ...
 @overload
+def load(source: Literal["words"], *, kinds: None = ..., device: str = ..., dtype: DType = ...) -> "WordVectors": ...
+@overload
+def load(source: Source = ..., *, kinds: Literal["bilm"], device: str = ..., dtype: DType = ...) -> "BiLM": ...
+@overload
+def load(source: Source = ..., *, kinds: Literal["lm"], device: str = ..., dtype: DType = ...) -> "LanguageModel": ...
+@overload
 def load(
-    source: Literal["words"], *, kinds: None = None, device: str = "auto", dtype: DType = None
+    source: Source = ..., *, kinds: Literal["skipgram"], device: str = ..., dtype: DType = ...
 ) -> "WordVectors": ...
 @overload
 def load(
-    source: PairOrPath | None = None, *, kinds: Literal["bilm"], device: str = "auto", dtype: DType = None
-) -> "BiLM": ...
-@overload
-def load(
-    source: PairOrPath | None = None, *, kinds: Literal["lm"], device: str = "auto", dtype: DType = None
-) -> "LanguageModel": ...
-@overload
-def load(
-    source: PairOrPath | None = None, *, kinds: Literal["skipgram"], device: str = "auto", dtype: DType = None
-) -> "WordVectors": ...
-@overload
-def load(
-    source: PairOrPath | None = None, *, kinds: ForwardKinds, device: str = "auto", dtype: DType = None
+    source: Source = ..., *, kinds: ForwardKinds, device: str = ..., dtype: DType = ...
 ) -> "BiLM | LanguageModel": ...
 @overload
 def load(
-    source: PairOrPath | None = None,
+    source: Source = None,
     *,
     kinds: str | Collection[str] | None = None,
     device: str = "auto",
@@ -68,7 +63,7 @@ def load(
     vectors: str | Path | None = None,
 ) -> "Model": ...
 def load(
-    source: PairOrPath | None = None,
+    source: Source = None,
     *,
     kinds: str | Collection[str] | None = None,
     device: str = "auto",
@@ -89,7 +84,9 @@ def load(
              torch dtypes. Other kinds support float32 only
     elmo     path of the biLM that a task's model was trained with, if it has moved; `vectors`, of its static vectors
     """
-    precision = _parse_dtype(dtype)
+    precision = "float32" if dtype is None else str(dtype).removeprefix("torch.")
+    if precision not in PRECISIONS:
+        raise SettingError(f"unknown dtype {precision}; choose {', '.join(PRECISIONS)}, or omit it for float32")
     paths = source if isinstance(source, tuple | list) else (DEFAULT if source is None else source,)
     if not all(isinstance(path, str | Path) for path in paths):
         raise SettingError(f"a model is given by a name, a path or a pair of paths, not {describe_value(source)}")
@@ -101,28 +98,17 @@ def load(
         raise ModelError(f"{error.filename or source}: cannot be read ({describe_os_error(error)})") from error
     if precision != "float32":
         if kind != "bilm":
-            raise SettingError(
-                f"dtype {precision} is only supported by bidirectional models (bilm); {source} uses float32"
-            )
+            raise SettingError(f"dtype {precision} is only supported by bidirectional models (bilm), not by {source}")
         model.precision = precision
     return model
 
 
-def _parse_dtype(dtype: DType) -> Precision:
-    name = "float32" if dtype is None else str(dtype).removeprefix("torch.")
-    for precision in PRECISIONS:
-        if precision == name:
-            return precision
-    raise SettingError(f"unknown dtype {name}; choose {', '.join(PRECISIONS)}, or omit it for float32")
-
-
-def _load(
-    source: PairOrPath | None, kinds: Collection[str] | None, device: str, moved: dict[str, str]
-) -> tuple[str, Any]:
+def _load(source: Source, kinds: Collection[str] | None, device: str, moved: dict[str, str]) -> tuple[str, Any]:
     path = find_bundled(source) or source
     assert path is not None  # None means the default model, which is bundled
     if moved and not isinstance(path, str | Path):
         raise SettingError(f"--{min(moved)} applies to task models, not to original ELMo files")
+    config: dict[str, Any] = {"kind": "bilm"}  # of other formats
     read_foreign = None
     if isinstance(path, str | Path):
         names = [name for name, kind in BUNDLED_KINDS.items() if kinds is None or kind in kinds]
@@ -133,15 +119,19 @@ def _load(
                 raise
     else:
         read_foreign = _find_foreign(path)
-    if read_foreign is not None:
-        _check_kind(source, "bilm", kinds)
-        settings, network, dictionaries = read_foreign()
-        return "bilm", model_class("bilm")(network, settings, None, pick_device(device), dictionaries=dictionaries)
-    assert isinstance(path, str | Path)  # a pair is original ELMo files, or an error
     kind = config["kind"]
     if kind not in KINDS:
         raise ModelError(f"{path}: unknown kind {quote(kind)}; this version of relmo supports {', '.join(KINDS)}")
-    _check_kind(source, kind, kinds)
+    if kinds is not None and kind not in kinds:
+        expected = " or ".join(f"{KINDS[name].called} ({name})" for name in kinds)
+        if len(kinds) > 2:
+            *head, last = kinds
+            expected = f"a model of kind {', '.join(head)} or {last}"
+        raise WrongKindError(f"{source or DEFAULT}: is {KINDS[kind].called} ({kind}); expected {expected}")
+    if read_foreign is not None:
+        settings, network, dictionaries = read_foreign()
+        return "bilm", model_class("bilm")(network, settings, None, pick_device(device), dictionaries=dictionaries)
+    assert isinstance(path, str | Path)  # a pair is original ELMo files, or an error
     if moved and kind not in TASKS:
         raise SettingError(f"--{min(moved)} applies to task models; {source} is {KINDS[kind].called}")
     return kind, model_class(kind).from_config(Path(path), config, device=device, moved=moved)
@@ -165,19 +155,8 @@ def _find_foreign(source: PairOrPath) -> Callable[[], ForeignBiLM] | None:
     return None
 
 
-def _check_kind(source: Any, kind: str, kinds: Collection[str] | None) -> None:
-    if kinds is not None and kind not in kinds:
-        expected = " or ".join(f"{KINDS[name].called} ({name})" for name in kinds)
-        if len(kinds) > 2:
-            *head, last = kinds
-            expected = f"a model of kind {', '.join(head)} or {last}"
-        raise WrongKindError(f"{source or DEFAULT}: is {KINDS[kind].called} ({kind}); expected {expected}")
-
-
 def load_vectors(source: str | None, report: Callable[[str], None]) -> "WordVectors | None":
-    """Load static word vectors for comparison, by default the bundled ones.
-
-    If those are missing, call `report` with the reason and return None."""
+    """Load static word vectors, by default the bundled ones; if those are missing, report the reason, return None."""
     try:
         return load("words" if source is None else source, kinds="skipgram")
     except ModelError as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import clock
-from benchmarks.__main__ import main
+from benchmarks.__main__ import main, status_line
 from relmo.cli import main as relmo_main
 
 
@@ -84,3 +84,14 @@ def test_former_commands_of_the_package_name_their_replacement(
         relmo_main([command, "--quick"])
     assert end.value.code == 2
     assert f"python -m {module}" in capsys.readouterr().err
+
+
+def test_a_message_of_progress_is_not_markup(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # which is a terminal to rich
+    monkeypatch.setenv("COLUMNS", "200")
+    message = "[/url] [run1] [bold]x[/bold] :smile: 12"
+    with status_line(quiet=False) as show_message:
+        show_message(message)
+    assert message in capsys.readouterr().err

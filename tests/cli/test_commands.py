@@ -13,7 +13,7 @@ import pytest
 
 import relmo
 from relmo.cli import main
-from relmo.disk.digests import sha256
+from relmo.disk.files import sha256
 from relmo.models.vectors import WordVectors
 
 ALICE = Path(relmo.__file__).parent / "data" / "alice.txt"

@@ -135,7 +135,7 @@ def test_carried_state_and_its_batch_size_reach_the_model(
         (["--state", "carry"], "batch_size"),
         (["--state", "carry", "--batch-size", "2", "--resume"], "cannot be resumed"),
         (["--model", "nowhere"], "nowhere"),
-        (["--batch-size", "0"], "batch_size must be 1"),
+        (["--batch-size", "0"], "--batch-size must be 1"),
         (["--workers", "2"], "--engine ray"),
     ],
 )

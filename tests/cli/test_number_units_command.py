@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from relmo.analysis.core.show import Table
-from relmo.cli.analyse.base import OUTPUT
-from relmo.cli.analyse.syntax import _print_reports
+from relmo.cli.analyse.syntax import _show_reports
+from relmo.cli.options import OUTPUT
 from support.small_models import bilm
 
 Run = Callable[..., tuple[int, str, str]]
@@ -84,7 +84,7 @@ class Report:
 
 def test_sets_of_units_are_named_by_their_kind(capsys: pytest.CaptureFixture[str]) -> None:
     reports = dict.fromkeys(("number", "together_long", "together_syntax"), Report())
-    _print_reports(OUTPUT, "small", (), reports)
+    _show_reports(OUTPUT, "small", (), reports)
     titles = [line for line in capsys.readouterr().out.splitlines() if "unit" not in line.split() and len(line) > 6]
     assert "title of the report" in titles[0]
     assert "long-range" in titles[1]

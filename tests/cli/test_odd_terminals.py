@@ -16,11 +16,10 @@ from relmo.cli import main
 from relmo.cli.terminal import (
     json_line,
     prepare_streams,
-    print_label_table,
+    print_scores,
     print_table,
     progress_bar,
-    share_bar,
-    status_line,
+    rate_bars,
 )
 from relmo.errors import CorpusError
 from relmo.runs.progress import TrainingReporter
@@ -208,19 +207,16 @@ def test_a_mistake_of_ours_stays_a_traceback_and_ctrl_c_says_that_it_stopped(
 def test_no_text_is_markup(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     TrainingReporter().on_message(ODD)
     print_table([ODD], [[ODD]])
-    print_label_table([LabelScore(ODD, 1.0, 1.0, 1.0, 3)])
+    print_scores({"labels": [LabelScore(ODD, 1.0, 1.0, 1.0, 3)._asdict()]})
     assert status_of("evaluate", ODD, ODD) == 2
     output, errors = capsys.readouterr()
     assert output.count(ODD) == 3
     assert errors.count(ODD) == 2
     monkeypatch.setenv("FORCE_COLOR", "1")  # which is a terminal to rich
     monkeypatch.setenv("COLUMNS", "200")
-    with progress_bar("word") as bar:
+    with rate_bars("word") as bar:
         bar(ODD)(1, 2)
     assert ODD in capsys.readouterr().err
-    with share_bar(ODD) as share:
+    with progress_bar(ODD) as share:
         share(0.5)
-    assert ODD in capsys.readouterr().err
-    with status_line(quiet=False) as say:
-        say(ODD)
     assert ODD in capsys.readouterr().err

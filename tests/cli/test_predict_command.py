@@ -183,7 +183,8 @@ class Pipe(io.BytesIO):
 def test_what_has_come_is_taken_together_and_errors_come_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def given(*pieces: bytes) -> Iterator[list[str]]:
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Pipe(*pieces)))
-        return ([line.text for line in lines] for lines in predict.read_lines("-", "strict"))
+        model = SimpleNamespace(read_file=lambda path, errors: None, read_line=lambda text, tokenized: text)
+        return predict.read_examples(model, "-", (), "strict")
 
     assert list(given(b"a\nb", b"", b"never")) == [["a"], ["b"]]
     assert list(given(b"\n", b"a\nb", b"c\n\n", b"d")) == [[""], ["a"], ["bc", ""], ["d"]]

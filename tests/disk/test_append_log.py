@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from relmo.disk.append_log import AppendLog, read_lines
+from relmo.disk.outputs import AppendLog, read_lines
 from relmo.errors import StorageError
 
 

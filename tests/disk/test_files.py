@@ -18,7 +18,7 @@ from relmo.disk.files import (
     read_text_file,
     replace_nonfinite,
 )
-from relmo.errors import SettingError
+from relmo.errors import ModelError, SettingError
 from relmo.settings.fields import parse_filters
 from relmo.settings.lm import LMSettings
 
@@ -36,12 +36,12 @@ def test_only_an_ordinary_file_is_one(tmp_path: Path) -> None:
 
 def test_json_of_a_folder_is_read_from_ordinary_files_alone(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(ValueError, match="regular file"):
-        read_json(tmp_path / "fifo")
-    with pytest.raises(ValueError, match="no such file"):
-        read_json(tmp_path / "nothing")
+    with pytest.raises(ModelError, match="regular file"):
+        read_json(tmp_path / "fifo", "advice")
+    with pytest.raises(ModelError, match="is missing"):
+        read_json(tmp_path / "nothing", "advice")
     (tmp_path / "file").write_text('{"a": 1}')
-    assert read_json(tmp_path / "file") == {"a": 1}
+    assert read_json(tmp_path / "file", "advice") == {"a": 1}
 
 
 def test_of_a_device_no_more_is_read_than_a_file_may_have() -> None:
@@ -116,7 +116,7 @@ def test_a_value_that_cannot_be_is_refused_by_the_setting_s_name(
 
 
 def test_true_is_no_number_among_the_choices_of_a_setting() -> None:
-    from relmo.settings.classifier import ClassifierSettings
+    from relmo.settings.tasks import ClassifierSettings
 
     assert build(ClassifierSettings, {"model": {"directions": 1}}).model.directions == 1
     for value in (True, 1.0):

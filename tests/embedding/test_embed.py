@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import relmo
-from relmo.embedding import results as embed_results
+from relmo.embedding import engine
 from relmo.embedding.engine import Embedder, groups
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
@@ -314,17 +314,17 @@ def test_a_boundary_is_a_constant_not_a_step(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_boundaries_state_is_that_of_the_definition_and_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make(TINY)
     with torch.no_grad():
-        state = model.embedder.first_state()
+        state = model.embedder.after_boundary()[0]
         ends = model.network.encoder(torch.from_numpy(character_ids([BOS, EOS], 50)))  # (2, P)
         expected = model.network.lstm(ends.view(2, 1, 1, -1)).state
         for tensor, other in zip(state, expected, strict=True):
             assert tensor.shape == other.shape
             np.testing.assert_allclose(tensor, other, atol=1e-6)
         monkeypatch.setattr(ElmoLSTM, "infer", interrupt)
-        assert model.embedder.first_state() is state
+        assert model.embedder.after_boundary()[0] is state
         model.network.lstm.stack[1].weight_hh.mul_(2)
         with pytest.raises(KeyboardInterrupt):  # it would be computed anew
-            model.embedder.first_state()
+            model.embedder.after_boundary()
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -451,8 +451,8 @@ def test_groups_hold_every_sentence_once_within_their_bounds(lengths: list[int],
 def test_results_put_together_on_a_gpu_are_those_of_the_host(
     layers: Any, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embed_results, "STAGING_SIZE", room)
-    embed_results.staging_buffer.cache_clear()
+    monkeypatch.setattr(engine, "STAGING_SIZE", room)
+    engine.staging_buffer.cache_clear()
     torch_empty = torch.empty
     if not torch.cuda.is_available():  # the same arithmetic on a CPU, whose memory cannot be pinned
         monkeypatch.setattr(torch, "empty", lambda *size, pin_memory=False, **more: torch_empty(*size, **more))
@@ -464,10 +464,10 @@ def test_results_put_together_on_a_gpu_are_those_of_the_host(
     words, starts = np.arange(15), np.array([0, 5, 9, 13])
     found = []
     for results in (
-        embed_results.Results(lengths, 1, chosen, kept, 8),
-        embed_results.ResultsOnGPU(lengths, 1, chosen, kept, 8, device=device),
+        engine.Results(lengths, 1, chosen, kept, 8),
+        engine.ResultsOnGPU(lengths, 1, chosen, kept, 8, device=device),
     ):
-        on = torch.device("cpu") if isinstance(results, embed_results.Results) else device
+        on = torch.device("cpu") if isinstance(results, engine.Results) else device
         if chosen[0] == 0:
             results.put_words(vectors.to(on), words, starts)
         if chosen != [0]:
@@ -476,7 +476,7 @@ def test_results_put_together_on_a_gpu_are_those_of_the_host(
                 layer = [torch.randn(2, steps, rows, 4).to(on) for _ in range(2)]
                 results.put_chunk(step, steps, rows, layer)
         found.append(results.arrays())
-    embed_results.staging_buffer.cache_clear()
+    engine.staging_buffer.cache_clear()
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
 

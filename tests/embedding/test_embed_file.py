@@ -18,7 +18,7 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from relmo.embedding.files import Layout, PartialFolder, Sentence, embed_file
+from relmo.embedding.files import embed_file
 from relmo.errors import CorpusError, RelmoError, SettingError, StorageError
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
@@ -349,16 +349,13 @@ def test_carried_state_is_written_as_embed_gives_it_and_cannot_be_resumed(
         assert np.array_equal(read(tmp_path / "v.npz")[str(number)], vectors)
 
 
-def test_more_sentences_than_safetensors_can_name_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_sentences_than_safetensors_can_name_is_an_error(
+    model: BiLM, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("relmo.embedding.formats.MAX_HEADER_BYTES", 400)
-    partial = PartialFolder(tmp_path / "v.safetensors", Layout(None, 2, "float32", False), {}, resumable=True)
-    partial.folder.mkdir()
-    with partial.open(resume=False):
-        for i in range(8):
-            partial.append(Sentence(str(i), [str(i)]), np.zeros((1, 2)))
-        partial.commit()
     with pytest.raises(StorageError, match=r"write .h5 or .parquet"):
-        partial.finish()
+        embed_file(model, text, tmp_path / "v.safetensors")
+    assert not (tmp_path / "v.safetensors").exists()
 
 
 DRIVER = """

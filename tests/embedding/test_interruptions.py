@@ -12,7 +12,7 @@ import torch
 from relmo.analysis.core import ablate
 from relmo.embedding.engine import Embedder
 from relmo.models.bilm import BiLM
-from relmo.nn.kernels import lstm_cpu
+from relmo.nn.kernels import cpu
 from support.at_once import interrupted
 from support.small_models import bilm
 
@@ -129,29 +129,32 @@ def test_weights_that_have_changed_are_seen_though_it_was_interrupted() -> None:
 
 def test_an_interruption_while_units_are_changed_leaves_the_network_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     model = bilm()
-    expected, calls = model.embed(FIRST), []
+    expected, calls, multiply = model.embed(FIRST), [], torch.Tensor.mul_
 
-    def interrupt_once(_: object) -> None:
+    def interrupt_once(tensor: torch.Tensor, factor: float) -> torch.Tensor:
         calls.append(1)
         if len(calls) == 1:
             raise KeyboardInterrupt
+        return multiply(tensor, factor)
 
-    monkeypatch.setattr(ablate, "_mark_changed", interrupt_once)
+    monkeypatch.setattr(torch.Tensor, "mul_", interrupt_once)  # raises the version of the changed weights
     with pytest.raises(KeyboardInterrupt), ablate.intervene(model, 0, 1):
         raise AssertionError("the block is not entered")
     assert not ablate.ACTIVE_EDITS
     assert same(model.embed(FIRST), expected)
 
 
-def test_nobody_is_left_at_work_when_an_interruption_is_raised() -> None:
+def test_nobody_is_left_at_work_when_an_interruption_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = []
 
-    def work_on(number: int) -> None:
-        if number == 0:
+    def work_on(_: int, start: int, stop: int) -> None:
+        if start == 0:
             raise KeyboardInterrupt
         time.sleep(0.05)
-        ended.append(number)
+        ended.append((start, stop))
 
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    size = cpu.MIN_ROWS
     with pytest.raises(KeyboardInterrupt):
-        lstm_cpu.run_parallel(work_on, [(0,), (1,), (2,)])
-    assert sorted(ended) == [1, 2]
+        cpu.spread(work_on, 3 * size, 1 << 40, directions=1)
+    assert sorted(ended) == [(size, 2 * size), (2 * size, 3 * size)]

@@ -14,14 +14,14 @@ import pytest
 import torch
 
 import relmo
-from relmo.embedding import results as embed_results
+from relmo.embedding import engine
 from relmo.embedding.engine import Embedder
 from relmo.explorer.session import Session
 from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
 from relmo.models.vectors import WordVectors
 from relmo.networks.elmo import Elmo
-from relmo.nn.kernels.weight_cache import CACHE, cached
+from relmo.nn.kernels import CACHE, cached
 from relmo.tasks.features import WordFeatures, count_words
 from relmo.tasks.tagger import Tagger
 from relmo.tasks.task import Labels
@@ -200,7 +200,7 @@ def test_scores_of_sentences_and_files_are_those_of_one_thread(tmp_path: Path) -
 
     def scores(model: BiLM) -> tuple[Any, ...]:
         found = model.log_probs(SENTENCES.splitlines())
-        first = [tensor.numpy().tobytes() for tensor in model.embedder.first_state()]
+        first = [tensor.numpy().tobytes() for tensor in model.embedder.after_boundary()[0]]
         return [each.tobytes() for each in found], model.evaluate(str(file)), first
 
     expected, shared = scores(bilm()), bilm()
@@ -313,14 +313,13 @@ def test_results_that_come_from_a_gpu_pass_one_after_another_through_the_room_th
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held: list[bool] = []
-    monkeypatch.setattr(
-        embed_results, "copy_to_staging", lambda part: held.append(embed_results.STAGING_LOCK.locked()) or part.cpu()
-    )
-    results = embed_results.ResultsOnGPU(np.array([3, 2]), 0, [0], 1, 4, device=torch.device("cpu"))
+    room = torch.empty(100)
+    monkeypatch.setattr(engine, "staging_buffer", lambda: held.append(engine.STAGING_LOCK.locked()) or room)
+    results = engine.ResultsOnGPU(np.array([3, 2]), 0, [0], 1, 4, device=torch.device("cpu"))
     results.put_words(torch.arange(10.0).view(5, 2), np.arange(5), np.array([0, 3]))
     first, second = results.arrays()
     assert held == [True]
-    assert not embed_results.STAGING_LOCK.locked()
+    assert not engine.STAGING_LOCK.locked()
     assert first[0, :, 0].tolist() == [0, 2, 4]
     assert second[0, :, 3].tolist() == [7, 9]
 

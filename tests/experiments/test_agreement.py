@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from experiments import agreement
-from experiments.agreement import PHENOMENA, make_table, read_blimp, read_lakretz, read_linzen
-from relmo.analysis.core.published import Controls, PublishedTable
-from relmo.analysis.core.untrained import untrained
-from relmo.analysis.syntax.pair_scores import WordChoice
+from experiments.agreement import PHENOMENA, WordChoice, make_table, read_blimp, read_lakretz, read_linzen
+from relmo.analysis.core.published import Controls, PublishedTable, untrained
 from relmo.errors import CorpusError, ModelError
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
@@ -149,7 +147,7 @@ def test_missing_data_is_one_line_that_says_where_it_was_looked_for(tmp_path: Pa
         (
             "lakretz/simple.txt",
             "The cat sees\tsingular\tcorrect\tid1\nA cat see\tsingular\twrong\tid1\n",
-            r"simple.txt:1: expected two lines",
+            r"simple.txt:1: expected lines that differ",
         ),
     ],
 )

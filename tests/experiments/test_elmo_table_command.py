@@ -17,8 +17,9 @@ from experiments import trainings
 from experiments.elmo_table import plan
 from experiments.elmo_table.rows import ROWS
 from experiments.elmo_table.slices import write_slices
-from relmo.cli import app, fail, main
-from relmo.disk.digests import read_json
+from relmo.cli import app, main
+from relmo.cli.terminal import print_message
+from relmo.disk.files import read_json
 from relmo.errors import RelmoError
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
@@ -63,7 +64,8 @@ class AtOnce:
             try:
                 function(*bound.args, **bound.kwargs)
             except RelmoError as error:
-                self.returncode = fail(str(error))
+                print_message(f"error: {error}")
+                self.returncode = 2
 
     def poll(self) -> int:
         """How it ended."""

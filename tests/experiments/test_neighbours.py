@@ -21,8 +21,7 @@ from experiments.neighbours import (
     read_corpus,
     score_nearest,
 )
-from relmo.analysis.core.published import Controls
-from relmo.analysis.core.untrained import untrained
+from relmo.analysis.core.published import Controls, untrained
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors

@@ -61,7 +61,7 @@ def test_missing_data_is_one_line_that_says_what_and_where(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_name_has_its_module_and_says_what_is_missing(name: str, tmp_path: Path) -> None:
-    module = f"relmo.analysis.meaning.{name}" if name in IN_PACKAGE else f"experiments.{name}"
+    module = f"relmo.analysis.meaning.{IN_PACKAGE[name]}" if name in IN_PACKAGE else f"experiments.{name}"
     assert re.search(r" et al\. 20\d\d", import_module(module).__doc__ or "")
     model = make_bilm(SentenceVocabulary([*SentenceVocabulary.specials, "the"]))
     with pytest.raises(CorpusError, match="--data"):

@@ -12,7 +12,7 @@ from experiments import seq2seq_results
 from experiments.elmo_table.tables import to_markdown
 from experiments.trainings import Location
 from relmo.cli import app
-from relmo.disk.digests import seal
+from relmo.disk.files import seal
 from relmo.settings.kinds import settings_class
 from relmo.store.folder import write_json
 

@@ -12,7 +12,7 @@ from experiments import trainings
 from experiments.elmo_table.tables import to_markdown
 from experiments.trainings import TrainingRun
 from relmo.cli import app
-from relmo.disk.digests import seal
+from relmo.disk.files import seal
 from relmo.settings.kinds import settings_class
 from relmo.store.folder import write_json
 from relmo.text.readers.labelled import read_labelled
@@ -81,7 +81,7 @@ def test_figures_are_drawn_of_what_there_is(recipe: ModuleType, tmp_path: Path) 
     record(tmp_path, recipe.list_trainings("pos-0.1-small")[0], 0.8)
     record(tmp_path, recipe.list_trainings("sst5-bcn-small")[0], 0.5, elmo_mix={"input": mix, "output": mix})
     recipe.draw_task_mixes(tmp_path, tmp_path / "mixes.png")
-    recipe.draw_efficiency(tmp_path, tmp_path / "shares.png")
+    recipe.draw_efficiency(recipe.collect_efficiency(tmp_path), tmp_path / "shares.png")
     for name in ("mixes.png", "shares.png"):
         assert (tmp_path / name).read_bytes()[:4] == b"\x89PNG"
     recipe.draw_task_mixes(tmp_path / "empty", tmp_path / "none.png")

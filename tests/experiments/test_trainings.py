@@ -9,7 +9,7 @@ import pytest
 
 from experiments import trainings
 from experiments.trainings import Location, Outcome, TrainingRun, find_results, run_trainings
-from relmo.disk.digests import seal
+from relmo.disk.files import seal
 from relmo.errors import NO_MEMORY, ModelError, SettingError
 
 PLACES = {"data": Location("/some where/data"), "small": Location("small", "with 3 layers")}

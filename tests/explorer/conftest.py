@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from relmo.runs.train_task import train_task
-from relmo.settings.seq2seq import (
+from relmo.settings.tasks import (
     SearchSettings,
     Seq2SeqInputSettings,
     Seq2SeqModelSettings,

@@ -10,7 +10,7 @@ import pytest
 from test_explorer_page import bundle_of
 
 from relmo.cli import main
-from relmo.cli.explore import open_session
+from relmo.cli.serve import open_session
 from relmo.errors import ModelError, SettingError
 from relmo.explorer.align import ALIGN_ENDPOINTS, AlignSession, find_differences, is_seq2seq
 from relmo.explorer.page import frame

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from relmo.analysis.units.named_cells import read_cells
+from relmo.analysis.units.cell_report import read_cells
 from relmo.explorer.examples import EXAMPLES_DIR
 from relmo.explorer.page import write_page
 from relmo.explorer.session import Session

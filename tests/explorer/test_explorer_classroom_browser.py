@@ -20,8 +20,8 @@ from test_explorer_browser import (  # noqa: F401
     pytestmark,
 )
 
-from relmo.analysis.units.named_cells import read_cells
-from relmo.cli.explore import open_session
+from relmo.analysis.units.cell_report import read_cells
+from relmo.cli.serve import open_session
 from relmo.explorer.examples import EXAMPLES_DIR, list_examples
 from relmo.explorer.session import Session
 from support.served import served

@@ -13,7 +13,7 @@ import torch
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.features import read, tracks
 from relmo.analysis.core.trace import trace
-from relmo.analysis.meaning.neighbours import normalize as of_length_one
+from relmo.analysis.meaning.occurrences import normalize as of_length_one
 from relmo.analysis.memory.gradients import gradient_flow
 from relmo.analysis.syntax.agreement import agreement
 from relmo.analysis.syntax.gate_traces import gate_traces
@@ -22,15 +22,13 @@ from relmo.analysis.units.compare import copied, emergence, find_copies
 from relmo.cli import main
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.explorer import words
-from relmo.explorer.comparison import cover_copies, split_at_copies
-from relmo.explorer.extras import Extras, read_figures
-from relmo.explorer.features import find_busiest
-from relmo.explorer.packs import find_packs
-from relmo.explorer.session import Session
+from relmo.explorer.comparison import split_at_copies
+from relmo.explorer.extras import Extras, find_packs, read_figures
+from relmo.explorer.session import Session, find_busiest
 from relmo.explorer.words import get_tags, project
 from relmo.explorer.work import Worker
-from relmo.text.conllu import ConlluWord
 from relmo.text.minimal_pairs import MinimalPair, read_pairs
+from relmo.text.trees import ConlluWord
 from support.small_models import SENTENCES, TEXT, bilm, language_model, ngram_model
 
 LAKRETZ = "the cat sat\tsingular\tcorrect\t1\nthe cat sit\tsingular\twrong\t1\n"
@@ -80,20 +78,20 @@ def test_models_beside_are_named_in_their_order_and_sorted_by_what_they_are(tmp_
     for number in (10, 9, 2):
         language_model("lstm").save_pretrained(tmp_path / "run" / f"epoch-{number}")
     bilm().save_pretrained(tmp_path / "both")
-    found = Extras.from_paths([str(tmp_path / "run"), str(tmp_path / "both")])
+    found = Extras([str(tmp_path / "run"), str(tmp_path / "both")])
     assert list(found.models) == ["epoch-2", "epoch-9", "epoch-10", "both"]
     assert found.about("lm")["beside"] == ["epoch-2", "epoch-9", "epoch-10"]
     assert found.about("bilm")["beside"] == ["both"]
     assert found.model("epoch-9") is found.model("epoch-9")
     with pytest.raises(ModelError, match="does not exist"):
-        Extras.from_paths([str(tmp_path / "nothing")])
+        Extras([str(tmp_path / "nothing")])
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match="is not a model"):
-        Extras.from_paths([str(tmp_path / "empty")])
+        Extras([str(tmp_path / "empty")])
     with pytest.raises(ModelError, match="skipgram"):
-        Extras.from_paths(["words"])
+        Extras(["words"])
     with pytest.raises(CorpusError, match="--train"):
-        Extras.from_paths(train=tmp_path / "nothing.txt")
+        Extras(train=tmp_path / "nothing.txt")
 
 
 def test_packs_are_the_files_that_hold_pairs_by_name_and_all_of_a_kind_together(tmp_path: Path) -> None:
@@ -119,7 +117,7 @@ def test_packs_are_the_files_that_hold_pairs_by_name_and_all_of_a_kind_together(
 def test_pairs_of_a_pack_are_asked_about_with_progress_and_can_be_stopped(tmp_path: Path) -> None:
     (tmp_path / "simple.txt").write_text(LAKRETZ, encoding="utf-8")
     session = both_ways()
-    session.extras = Extras.from_paths(data=tmp_path)
+    session.extras = Extras(data=tmp_path)
     assert session.answer("about", {})["packs"] == [{"name": "simple.txt", "title": "Lakretz et al. 2019: simple"}]
     told: list[float] = []
     found = Worker(session).run("agree", {"pack": "simple.txt"}, told.append)
@@ -169,12 +167,12 @@ def test_an_index_is_built_once_for_a_text_and_again_after_it_was_stopped(monkey
     name = session.add("a cat\nthe mat\nthe large mat")["text"]
     assert worker.run("mean", given | {"text": name}, quiet) != first
     assert len(built) == 3
-    folders = [index.folder for index in worker.indexes.indexes.values()]
+    folders = [index.folder for index in worker.indexes.values()]
     for n in range(words.MAX_INDEXES):
         worker.run("mean", given | {"text": session.add(f"a cat {n}\nthe mat")["text"]}, quiet)
     assert [folder.exists() for folder in folders] == [False, False]
-    assert len(worker.indexes.indexes) == words.MAX_INDEXES
-    scratch = next(iter(worker.indexes.indexes.values())).folder.parent
+    assert len(worker.indexes) == words.MAX_INDEXES
+    scratch = next(iter(worker.indexes.values())).folder.parent
     worker.close()
     assert not scratch.exists()
 
@@ -248,28 +246,26 @@ def test_a_tag_is_that_of_the_word_though_others_have_spaces_in_them() -> None:
 def test_copies_are_those_that_stand_in_the_training_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(1)
     training, ids = generator.integers(0, 3, 200), generator.integers(0, 3, 60)
-    inside = np.zeros(60, dtype=bool)
-    for begin in range(60 - 5 + 1):
-        if any((training[at : at + 5] == ids[begin : begin + 5]).all() for at in range(196)):
-            inside[begin : begin + 5] = True
-    assert 0 < inside.sum() < 60
+    windows = [training[at : at + 5] for at in range(196)]
+    starts = np.array([any((window == ids[at : at + 5]).all() for window in windows) for at in range(60 - 5 + 1)])
+    assert 0 < starts.sum() < 56
     monkeypatch.setattr(compare, "CHUNK", 64)
     there, short = find_copies([ids, ids[:3]], training, 5, quiet)
-    np.testing.assert_array_equal(cover_copies(there, 5), inside)
+    np.testing.assert_array_equal(there, starts)
     assert there.mean() == pytest.approx(copied(ids, training, [5])[5])
     assert len(short) == 0
 
     model = language_model("lstm")
     text = "the cat (a cat) sat" + "tt" + TEXT[40:70]
     (there,) = find_copies([model.encode(text)], model.encode(TEXT), 10, quiet)
-    parts = split_at_copies(read(model, text), text, cover_copies(there, 10))
+    parts = split_at_copies(read(model, text), there, 10)
     assert "".join(part for part, _ in parts) == text
     assert [part for part, there in parts if there] == ["the cat (a cat) sat", TEXT[40:70]]
 
     path = tmp_path / "train.txt"
     path.write_text(TEXT, encoding="utf-8")
     session = one_way()
-    session.extras = Extras.from_paths(train=path)
+    session.extras = Extras(train=path)
     found = Worker(session).run("compare", {"text": "given", "other": "n-gram", "order": 3, "train": "train"}, quiet)
     rows = {row["name"]: row["shares"] for row in found["copies"]["rows"]}
     assert found["copies"]["of"] == "train.txt"
@@ -296,7 +292,7 @@ def test_a_unit_is_looked_back_on_through_checkpoints_and_others_are_left_out(tm
     ngram_model().save_pretrained(tmp_path / "counts")
     bilm().save_pretrained(tmp_path / "both")
     session = one_way()
-    session.extras = Extras.from_paths([str(tmp_path / name) for name in ("early", "gru", "larger", "counts", "both")])
+    session.extras = Extras([str(tmp_path / name) for name in ("early", "gru", "larger", "counts", "both")])
     found = Worker(session).run("emerge", {"text": "given", "feature": "depth"}, quiet)
     assert [frame["model"] for frame in found["frames"]] == ["untrained", "early", "mine"]
     assert found["left_out"] == ["gru", "larger", "counts", "both"]
@@ -321,7 +317,7 @@ def test_a_unit_is_looked_back_on_through_checkpoints_and_others_are_left_out(tm
 def test_memory_has_jacobians_where_they_are_asked_for_and_the_models_beside(tmp_path: Path) -> None:
     language_model("gru").save_pretrained(tmp_path / "gru")
     session = one_way()
-    session.extras = Extras.from_paths([str(tmp_path / "gru")])
+    session.extras = Extras([str(tmp_path / "gru")])
     given = {"text": "given", "lags": 10, "positions": 4, "jacobians": 2, "beside": True}
     told: list[float] = []
     found = Worker(session).run("memory", given, told.append)["networks"]
@@ -347,7 +343,7 @@ def test_figures_by_layer_are_read_from_what_relmo_prints_as_json(tmp_path: Path
     for given in ({"pos": table}, {"reproductions": [{"name": "perplexity", "rows": []}, table]}):
         path.write_text(json.dumps(given), encoding="utf-8")
         assert read_figures(path) == [expected | {"rows": [{"name": "layer 1", "value": 94.5}]}]
-    about = Extras.from_paths(figures=path).about
+    about = Extras(figures=path).about
     assert about("bilm")["figures"][0]["name"] == "pos"
     assert about("lm")["figures"] == []
     for wrong in ("[]", "{}", "not JSON", '{"reproductions": 5}', '{"pos": {"name": "pos"}}'):
@@ -376,6 +372,6 @@ def test_a_task_with_elmo_opens_the_model_it_reads_and_shows_its_mixes(tmp_path:
     (task,) = session.answer("mixes", {})["tasks"]
     assert [mix["name"] for mix in task["mixes"]] == ["input", "output"]
     assert all(sum(mix["shares"]) == pytest.approx(1) for mix in task["mixes"])
-    extras = Extras.from_paths([str(tmp_path / "tagger")])
+    extras = Extras([str(tmp_path / "tagger")])
     assert extras.models == {}
     assert extras.mixes() == [{"task": "tagger", "mixes": task["mixes"]}]

@@ -3,22 +3,26 @@
 import numpy as np
 import pytest
 
-from relmo.explorer.examples import EXAMPLES, EXAMPLES_DIR, find_example
+from experiments.recipes.explorer_answers import write_sample
+from experiments.recipes.explorer_cards import Card, make_cards
+from relmo.explorer.examples import ANSWERS_FILE, EXAMPLES, EXAMPLES_DIR, find_example, load_cards, read_answers
 from relmo.explorer.page import make_bundle
-from relmo.explorer.precomputed import ANSWERS_FILE, read_answers, write_sample
 from relmo.explorer.session import Session
-from relmo.explorer.start import Card, make_cards
 from relmo.explorer.work import Worker
 
 
 @pytest.fixture(scope="module")
 def start_cards() -> dict[str, Card]:
-    return {card["kind"]: card for card in make_cards()}
+    return {card["kind"]: card for card in load_cards()}
 
 
 @pytest.fixture(scope="module")
 def prose() -> Session:
     return Session.open("prose", device="cpu")
+
+
+def test_cards_are_those_of_the_answers() -> None:
+    assert load_cards() == make_cards()
 
 
 def test_addition_card_counts_the_digits_that_its_map_shows(start_cards: dict[str, Card]) -> None:

@@ -8,8 +8,8 @@ from test_explorer_browser import NAMED, NUMBER, PREFIX, Watched, browser, pytes
 from test_explorer_screens_browser import check
 
 from relmo.explorer.align import AlignSession
+from relmo.explorer.examples import load_cards
 from relmo.explorer.session import Session
-from relmo.explorer.start import make_cards
 from support.served import served
 
 DELAY = 800  # milliseconds
@@ -29,7 +29,7 @@ FOCUSED = """() => {
   if (active.matches('body, main')) return '';
   return active.getAttribute('aria-label') ?? active.labels?.[0]?.textContent.trim() ?? active.textContent;
 }"""
-PASSAGES = {card["kind"]: card for card in make_cards() if card["link"]["screen"] == "read"}
+PASSAGES = {card["kind"]: card for card in load_cards() if card["link"]["screen"] == "read"}
 # Notes at every frame whether the text that is shown has the passage inside the box and the window.
 WATCH = """(size) => {
   window.frames_seen = [];

@@ -8,12 +8,12 @@ import pytest
 import torch
 from test_explorer_browser import AXE, VIOLATIONS, Watched, browser, pytestmark  # noqa: F401
 
-from relmo.analysis.core.untrained import untrained
+from relmo.analysis.core.published import untrained
 from relmo.explorer import comparison, work
 from relmo.explorer.examples import DATA
 from relmo.explorer.extras import Extras
 from relmo.explorer.session import Session
-from relmo.text.conllu import ConlluWord
+from relmo.text.trees import ConlluWord
 from support.served import served
 
 SENTENCES = ("they|PRON sat|VERB on|ADP the|DET bank|NOUN", "the|DET bank|NOUN lends|VERB money|NOUN")
@@ -52,7 +52,7 @@ def address(given: Path) -> Iterator[str]:
     def opened(name: str) -> Session:
         session = Session.open(name, device="cpu")
         beside = [str(given / "run")]
-        session.extras = Extras.from_paths(beside, train=DATA / "alice.txt", data=given / "data", device="cpu")
+        session.extras = Extras(beside, train=DATA / "alice.txt", data=given / "data", device="cpu")
         session.extras.layer_mixes = {"a tagger": [{"name": "input", "shares": [0.2, 0.5, 0.3], "gamma": 1.5}]}
         if name == "small":
             session.texts.set_annotated("tagged", tagged())

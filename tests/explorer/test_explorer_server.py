@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from relmo.cli.explore import make_url
+from relmo.cli.serve import make_url
 from relmo.errors import ModelError, SettingError
-from relmo.explorer.jobs import MAX_WAITING, Jobs, Progress
 from relmo.explorer.session import Session
 from support.small_models import TEXT, language_model
 
@@ -18,7 +17,7 @@ pytest.importorskip("httpx", reason="httpx is not installed: pip install 'relmo[
 
 from starlette.testclient import TestClient
 
-from relmo.explorer.server import Models, make_app
+from relmo.explorer.server import MAX_WAITING, Jobs, Models, Progress, make_app
 from relmo.web.guard import INTERNAL_ERROR, check_address
 
 HERE = "http://127.0.0.1:8321"

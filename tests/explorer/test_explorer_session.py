@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from relmo.analysis.core.ablate import ACTIVE_EDITS, intervene
+from relmo.analysis.core.reading import Reading
 from relmo.analysis.core.trace import trace
 from relmo.errors import ModelError, RelmoError, SettingError
 from relmo.explorer.examples import EXAMPLES, find_example
 from relmo.explorer.matching import find_matches
 from relmo.explorer.page import make_bundle
 from relmo.explorer.params import parse_unit
-from relmo.explorer.session import Session
-from relmo.explorer.texts import load_passages
-from relmo.explorer.work import Worker, make_loss
-from relmo.text.conllu import ConlluWord
+from relmo.explorer.session import Session, load_passages
+from relmo.explorer.work import Worker, subject_verb_pairs
+from relmo.text.trees import ConlluWord
 from support.small_models import SENTENCES, TEXT, bilm, language_model
 
 
@@ -264,10 +264,10 @@ def test_a_change_costs_what_intervening_costs_and_the_one_who_reads_sees_nothin
     found = worker.run("change", given, look)
     assert any(seen)  # it was looked at while the unit was changed
     assert not ACTIVE_EDITS
-    losses = make_loss(session.model, worker.document("given", 200), backward=False)
-    base = losses().mean() / math.log(2)
+    reading = Reading(session.model, worker.document("given", 200).texts)
+    base = reading.full_context_nll(np.arange(200)).mean() / math.log(2)
     with intervene(session.model, 0, 2):
-        more = losses().mean() / math.log(2) - base
+        more = reading.full_context_nll(np.arange(200)).mean() / math.log(2) - base
         sample = session.model.generate("the", limit=20, seed=3, temperature=0.7)  # type: ignore[union-attr]
     every = found["classes"][0]
     assert (every["name"], every["count"]) == ("all", 200)
@@ -307,7 +307,6 @@ def test_counting_trains_the_cells_that_are_asked_for(session: Session) -> None:
 
 def test_agreement_is_the_librarys_of_own_pairs_and_of_subjects_and_verbs() -> None:
     from relmo.analysis.syntax.agreement import agreement
-    from relmo.explorer.experiments import subject_verb_pairs
     from relmo.text.minimal_pairs import MinimalPair
 
     made = Session(bilm(), "both")

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from relmo.errors import SettingError
+from relmo.explorer.examples import get_agreement
 from relmo.explorer.extras import Extras
-from relmo.explorer.measurements import number_units
 from relmo.explorer.page import make_bundle
 from relmo.explorer.params import Answer
 from relmo.explorer.session import Session
@@ -116,7 +116,7 @@ def test_samples_of_n_grams_stand_beside_the_models_own(hello: Session) -> None:
 
 def test_models_named_beside_answer_about_the_same_text(hello: Session) -> None:
     session = Session.open("hello", device="cpu")
-    session.extras = Extras.from_paths(["hello-lstm"], device="cpu")
+    session.extras = Extras(["hello-lstm"], device="cpu")
     assert {"of": "hello-lstm", "name": "hello-lstm"} in session.answer("about", {})["alike"]
     assert session.answer("about", {"of": "hello-lstm"})["cell"] == "lstm"
     assert session.answer("step", {"of": "hello-lstm", "text": "hello", "at": "1", "unit": "c0.0"})["cell"] == "lstm"
@@ -126,7 +126,7 @@ def test_models_named_beside_answer_about_the_same_text(hello: Session) -> None:
 
 def test_a_number_unit_parts_sentences_by_their_subject() -> None:
     session = Session.open("small", device="cpu")
-    found = session.answer("conditions", {"unit": number_units("small")[0]})
+    found = session.answer("conditions", {"unit": next(iter(get_agreement("small")))})
     last = {each["condition"]: each["means"]["c"][-1] for each in found["conditions"]}
     plural = [value for name, value in last.items() if name.startswith("nounpp plural")]
     singular = [value for name, value in last.items() if name.startswith("nounpp singular")]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from relmo.models.beam_search import BeamOptions, beam_search
+from relmo.models.generate import BeamOptions, beam_search
 from relmo.nn.cells import State
 
 END, SYMBOLS = 0, 5

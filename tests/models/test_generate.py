@@ -11,13 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from relmo.models.beam_search import Beam
-from relmo.models.generate import SampleBatch, Sampling, choose_symbols, filter_top, search_texts, step_batch
+from relmo.models.generate import (
+    Beam,
+    BeamOptions,
+    SampleBatch,
+    Sampling,
+    beam_search,
+    choose_symbols,
+    sampling_probs,
+    step_batch,
+)
 from relmo.networks.language_model import RecurrentLM
 from relmo.nn.cells import State
 from relmo.settings.lm import LanguageModelSettings
 
-CPU = torch.device("cpu")
 VOCAB, END = 4, 0
 SYMBOLS = [1, 2, 3]  # all but the end
 
@@ -38,6 +45,18 @@ def sample(network: RecurrentLM, prompt: Sequence[int], **options: Any) -> Itera
         step_batch(network, [draws])
         if draws.log_probs is not None:
             yield draws.draw()
+
+
+@torch.no_grad()
+def search_texts(
+    network: Any, prompt: Sequence[int], *, beams: int, limit: int, banned: Sequence[int] = ()
+) -> list[Beam]:
+    """The most probable texts after the prompt by beam search."""
+    state = network.initial_state(1)
+    for symbol in prompt:
+        log_probs, state = network.step(torch.tensor([symbol]), state)
+    options = BeamOptions(beams, END, banned)
+    return beam_search(network.step, log_probs, state, options, limits=torch.tensor([limit]))[0]
 
 
 @torch.no_grad()
@@ -72,7 +91,7 @@ def test_beam_search_with_enough_beams_is_exhaustive_search(seed: int, prompt: l
     expected = all_texts(network, prompt, SYMBOLS, limit=4)
     assert len(expected) == 1 + 3 + 9 + 27 + 81
     for beams in (108, 121, 500):  # 27 open texts have 108 continuations at most
-        found = search_texts(network, prompt, beams=beams, limit=4, end=END, device=CPU)
+        found = search_texts(network, prompt, beams=beams, limit=4)
         assert_same_beams(found, expected[:beams])
     assert math.isclose(sum(math.exp(beam.log_prob) for beam in found), 1, rel_tol=1e-5)
 
@@ -81,14 +100,14 @@ def test_beam_search_with_enough_beams_is_exhaustive_search(seed: int, prompt: l
 def test_beam_search_never_uses_banned_symbols(banned: list[int]) -> None:
     network = make_network(1)
     allowed = [symbol for symbol in SYMBOLS if symbol not in banned]
-    found = search_texts(network, [END], beams=100, limit=4, end=END, banned=banned, device=CPU)
+    found = search_texts(network, [END], beams=100, limit=4, banned=banned)
     assert_same_beams(found, all_texts(network, [END], allowed, limit=4))
 
 
 def test_beam_search_with_nothing_allowed_but_the_end_finds_the_empty_text() -> None:
     network = make_network(1)
     for beams in (1, 3):
-        found = search_texts(network, [END], beams=beams, limit=4, end=END, banned=SYMBOLS, device=CPU)
+        found = search_texts(network, [END], beams=beams, limit=4, banned=SYMBOLS)
         assert_same_beams(found, [Beam([], log_prob(network, [END], [END]), ended=True)])
 
 
@@ -111,7 +130,7 @@ def beam_search_to_the_end(network: RecurrentLM, prompt: list[int], beams: int, 
 @pytest.mark.parametrize("beams", [1, 2, 4])
 def test_stopping_early_loses_no_text(seed: int, beams: int) -> None:
     network = make_network(seed)
-    found = search_texts(network, [END], beams=beams, limit=7, end=END, device=CPU)
+    found = search_texts(network, [END], beams=beams, limit=7)
     assert_same_beams(found, beam_search_to_the_end(network, [END], beams, limit=7))
 
 
@@ -127,7 +146,7 @@ def test_beam_search_stops_once_no_open_text_can_win() -> None:
             return torch.tensor([0.9, 0.07, 0.03]).log().expand(len(ids), 3), state
 
     network = Counting()
-    (best,) = search_texts(network, [END], beams=1, limit=1000, end=END, device=CPU)  # type: ignore[arg-type]
+    (best,) = search_texts(network, [END], beams=1, limit=1000)
     assert best.ids == []
     assert network.steps == 1
 
@@ -146,7 +165,7 @@ GREEDY = Sampling(temperature=0)
 def test_greedy_is_a_beam_of_one_where_texts_do_not_end(seed: int) -> None:
     network = make_network(seed)
     symbols, scores = draw(network, rows=1, banned=[END], sampling=GREEDY)
-    (beam,) = search_texts(network, [END], beams=1, limit=12, end=END, banned=[END], device=CPU)
+    (beam,) = search_texts(network, [END], beams=1, limit=12, banned=[END])
     assert beam.ids == symbols[0].tolist()
     assert not beam.ended
     assert abs(beam.log_prob - scores.sum().item()) < 1e-4
@@ -176,9 +195,10 @@ rows_of_scores = st.lists(st.floats(-6, 3), min_size=2, max_size=9, unique=True)
 @settings(max_examples=60, deadline=None)
 def test_top_k_keeps_the_k_most_probable(scores: list[float], k: int) -> None:
     row = torch.tensor([scores], dtype=torch.float64)
-    kept = filter_top(row, Sampling(top_k=k))[0]
+    probs = sampling_probs(row, Sampling(top_k=k))[0]
     best = set(sorted(range(len(scores)), key=lambda i: -scores[i])[:k])
-    assert [value.item() for value in kept] == [s if i in best else -math.inf for i, s in enumerate(scores)]
+    expected = torch.tensor([s if i in best else -math.inf for i, s in enumerate(scores)], dtype=torch.float64)
+    assert torch.equal(probs, expected.softmax(dim=0))
 
 
 @given(rows_of_scores, st.floats(0.01, 1))
@@ -186,7 +206,7 @@ def test_top_k_keeps_the_k_most_probable(scores: list[float], k: int) -> None:
 def test_top_p_keeps_the_smallest_set_that_holds_p(scores: list[float], p: float) -> None:
     row = torch.tensor([scores], dtype=torch.float64)
     chances = row.softmax(dim=1)[0].tolist()
-    kept = filter_top(row, Sampling(top_p=p))[0].isfinite().tolist()
+    kept = (sampling_probs(row, Sampling(top_p=p))[0] > 0).tolist()
     held = [chance for chance, keep in zip(chances, kept, strict=True) if keep]
     left = [chance for chance, keep in zip(chances, kept, strict=True) if not keep]
     assert sum(held) >= p - 1e-9
@@ -196,14 +216,14 @@ def test_top_p_keeps_the_smallest_set_that_holds_p(scores: list[float], p: float
 
 def test_top_p_counts_within_what_top_k_has_left() -> None:
     row = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
-    kept = filter_top(row, Sampling(top_k=2, top_p=0.56)).isfinite()  # 0.4 of 0.7 are 0.571
+    kept = sampling_probs(row, Sampling(top_k=2, top_p=0.56)) > 0  # 0.4 of 0.7 are 0.571
     assert kept.tolist() == [[True, False, False, False]]
 
 
 def test_top_p_and_top_k_work_on_each_row_for_itself() -> None:
     rows = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]]).log()
-    assert filter_top(rows, Sampling(top_p=0.65)).isfinite().tolist() == [[True, False, False], [False, True, True]]
-    assert filter_top(rows, Sampling(top_k=2)).isfinite().tolist() == [[True, True, False], [False, True, True]]
+    assert (sampling_probs(rows, Sampling(top_p=0.65)) > 0).tolist() == [[True, False, False], [False, True, True]]
+    assert (sampling_probs(rows, Sampling(top_k=2)) > 0).tolist() == [[True, True, False], [False, True, True]]
 
 
 def test_same_seed_same_text_and_another_seed_another() -> None:

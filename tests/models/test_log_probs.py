@@ -11,7 +11,7 @@ from torch import nn
 
 from relmo.errors import ModelError, SettingError
 from relmo.models import bilm
-from relmo.models.bilm import BiLM, distinct_rows
+from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.vocabulary import SentenceVocabulary
@@ -111,16 +111,6 @@ def test_what_sentences_share_is_computed_once(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(model.network.softmax, "nll", counted)
     model.log_probs(["the cat sat", "the cat ran"])
     assert asked == [6, 8], "forwards 'the' and 'cat' are shared; backwards all words come after the one that differs"
-
-
-def test_distinct_rows_are_put_back_in_place() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.integers(2, size=(50, 3)).astype(np.float32)
-    y = rng.integers(2, size=50)
-    rows, numbers, places = distinct_rows(x, y)
-    assert len(rows) == len({(*row, number) for row, number in zip(x.tolist(), y.tolist(), strict=True)})
-    assert np.array_equal(rows[places], x)
-    assert np.array_equal(numbers[places], y)
 
 
 def test_training_a_step_is_noticed() -> None:

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import relmo
-from relmo.disk.digests import sha256
+from relmo.disk.files import sha256
 from relmo.errors import ModelError, SettingError, StorageError
 from relmo.models.bilm import BiLM
-from relmo.models.pack import HEADING, pack
+from relmo.models.saved import HEADING, pack
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings

@@ -12,7 +12,7 @@ import pytest
 import relmo
 from relmo.errors import ModelError, RelmoError, SettingError, VocabularyError
 from relmo.models.vectors import WordVectors
-from relmo.settings.skipgram import SkipgramSettings
+from relmo.settings.lm import SkipgramSettings
 from relmo.text.vocabulary import SPECIALS, Vocabulary
 
 WORDS = {"man": (1, 0, 0.1), "woman": (0, 1, 0.1), "king": (1, 0, 2), "queen": (0, 1, 2), "apple": (-1, -1, 0)}

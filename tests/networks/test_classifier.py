@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
 from relmo.networks.classifier import BCN, PooledClassifier
-from relmo.networks.sentence_encoder import Encoded
+from relmo.networks.inputs import Encoded
 from relmo.nn.attention import biattention
 from relmo.nn.cells import Cell
 from relmo.nn.cells.lstm import LSTMCell
-from relmo.settings.classifier import ClassifierModelSettings
-from relmo.store.weights import load_weights, save_weights
+from relmo.settings.tasks import ClassifierModelSettings
+from relmo.store.folder import load_weights, save_weights
 from support.sentence_batches import (
     assert_each_sentence_stands_alone,
     assert_gradients_reach_everything,
@@ -168,7 +168,7 @@ def test_the_bcn_is_its_equations_on_one_sentence() -> None:
     weights = torch.softmax(X[0] @ X[0].T, dim=1)
     C = weights @ X[0]
     joined = torch.cat([X[0], X[0] - C, X[0] * C], dim=1)
-    torch.testing.assert_close(biattention(X, X, lengths, lengths).first[0], joined)
+    torch.testing.assert_close(biattention(X, X, lengths, lengths)[0][0], joined)
     Z = network.integrator(joined.unsqueeze(0)).output[0]  # (T, 2H)
     shares = torch.softmax(Z @ network.attention.score.weight[0], dim=0)
     p = torch.cat([Z.max(dim=0).values, Z.mean(dim=0), Z.min(dim=0).values, shares @ Z])
@@ -198,7 +198,7 @@ def test_attention_finds_the_one_word_that_decides() -> None:
     assert (network(Encoded(x, lengths)).argmax(dim=1) == labels).float().mean() > 0.9
     attention = network.sentences.attention
     assert attention is not None
-    weights = attention(network.sentences.encoder(x, lengths), lengths).weights
+    weights = attention(network.sentences.encoder(x, lengths), lengths)[1]
     assert weights[torch.arange(300), place].mean() > 0.9  # of nine words
 
 

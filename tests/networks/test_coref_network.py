@@ -7,13 +7,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from relmo.networks.coref import NUM_ROWS, CorefNetwork, DocumentBatch, SpanLinks, antecedent_loss, mention_loss
-from relmo.networks.sentence_encoder import Encoded
-from relmo.nn.spans import distance_buckets, keep_spans
-from relmo.settings.coref import CorefModelSettings
+from relmo.networks.coref import (
+    BUCKET_STARTS,
+    NUM_ROWS,
+    CorefNetwork,
+    DocumentBatch,
+    SpanLinks,
+    SpanScorer,
+    keep_spans,
+)
+from relmo.networks.inputs import Encoded
+from relmo.settings.tasks import CorefModelSettings
 from support.sentence_batches import make_network
 
 LENGTHS, WIDTH, INPUT, HIDDEN = [5, 1, 7], 3, 4, 3
+
+
+def bucket(distance: int) -> int:
+    return sum(distance >= start for start in BUCKET_STARTS)
 
 
 def network(**options: object) -> CorefNetwork:
@@ -57,17 +68,22 @@ def vector(net: CorefNetwork, x: Tensor, h: Tensor, start: int, end: int) -> Ten
     return torch.cat([h[start], h[end], weights @ x[start : end + 1], net.widths.weight[end - start]])
 
 
+def score(scorer: SpanScorer, x: Tensor) -> Tensor:
+    """FFNN(x), with all of its first layer at once."""
+    return scorer.output(scorer(x)).squeeze(-1)
+
+
 def test_spans_and_pairs_score_as_the_equations_say() -> None:
     net = network()
     x, h, links = read(net, LENGTHS, 9)
     sentence = [i for i, length in enumerate(LENGTHS) for _ in range(length)]
     for start in range(len(x)):
         for more in range(WIDTH):
-            score = links.all_mentions[start, more]
+            found = links.all_mentions[start, more]
             if start + more >= len(x) or sentence[start] != sentence[start + more]:
-                assert score == -torch.inf
+                assert found == -torch.inf
             else:
-                assert torch.allclose(score, net.mention(vector(net, x, h, start, start + more)), atol=1e-6)
+                assert torch.allclose(found, score(net.mention, vector(net, x, h, start, start + more)), atol=1e-6)
     spans = [(number // WIDTH, number // WIDTH + number % WIDTH) for number in links.kept.tolist()]
     assert spans == sorted(spans)
     assert len(spans) == 8
@@ -80,9 +96,9 @@ def test_spans_and_pairs_score_as_the_equations_say() -> None:
         a, b = (vector(net, x, h, *spans[n]) for n in (i, j))
         one, other = (speakers[spans[n][0]] for n in (i, j))
         same = 0 if not one or not other else 1 if one == other else 2
-        features = [net.distances.weight[distance_buckets(torch.tensor(k + 1))], net.speakers.weight[same]]
-        pair = net.pair(torch.cat([a, b, a * b, *features, net.genres.weight[2]]))
-        assert torch.allclose(links.scores[i, k], net.mention(a) + net.mention(b) + pair, atol=1e-5)
+        features = [net.distances.weight[bucket(k + 1)], net.speakers.weight[same]]
+        pair = score(net.pair, torch.cat([a, b, a * b, *features, net.genres.weight[2]]))
+        assert torch.allclose(links.scores[i, k], score(net.mention, a) + score(net.mention, b) + pair, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 100])
@@ -112,7 +128,7 @@ def test_a_document_without_words_has_no_spans_and_one_span_has_no_antecedent() 
     assert len(empty.kept) == 0
     assert single.kept.tolist() == [0]
     assert single.scores.tolist() == [[-torch.inf]]
-    assert antecedent_loss(single, torch.ones(1, WIDTH, dtype=torch.long)).item() == 0
+    assert net.loss([single], [torch.ones(1, WIDTH, dtype=torch.long)]).item() == 0
 
 
 def test_kept_spans_are_the_best_that_do_not_cross() -> None:
@@ -132,8 +148,8 @@ def test_kept_spans_are_the_best_that_do_not_cross() -> None:
 
 
 def test_distances_fall_into_the_published_buckets() -> None:
-    distances = torch.tensor([1, 2, 3, 4, 5, 7, 8, 15, 16, 31, 32, 63, 64, 1000])
-    assert distance_buckets(distances).tolist() == [0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8]
+    distances = [1, 2, 3, 4, 5, 7, 8, 15, 16, 31, 32, 63, 64, 1000]
+    assert list(map(bucket, distances)) == [0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8]
 
 
 def test_the_loss_is_the_probability_of_all_right_antecedents() -> None:
@@ -143,9 +159,10 @@ def test_the_loss_is_the_probability_of_all_right_antecedents() -> None:
     clusters = torch.tensor([[5, 5], [5, 0]])  # spans 0, 1 and 2 are one thing, span 3 is nothing
     p = [torch.cat([torch.zeros(1), row]).softmax(dim=0) for row in scores]
     expected = -(p[0][0].log() + p[1][1].log() + (p[2][1] + p[2][2]).log() + p[3][0].log())
-    assert torch.allclose(antecedent_loss(links, clusters), expected)
+    assert torch.allclose(network(mention_weight=0.0).loss([links], [clusters]), expected / 4)
     sure = [torch.tensor(0.0).sigmoid(), torch.tensor(2.0).sigmoid(), 1 - torch.tensor(1.0).sigmoid()]
-    assert torch.allclose(mention_loss(links, clusters), -torch.stack(sure).log().sum())  # not of what is no span
+    expected = expected - 0.5 * torch.stack(sure).log().sum()  # not of what is no span
+    assert torch.allclose(network(mention_weight=0.5).loss([links], [clusters]), expected / 4)
 
 
 def test_gradients_reach_every_weight_and_are_finite() -> None:

@@ -11,7 +11,7 @@ from relmo.networks.bilm import BiLMNetwork
 from relmo.networks.elmo import Elmo, sentence_ids
 from relmo.networks.inputs import LayerSpread, TaskBatch, TaskNetwork, WordBatch, WordInputs
 from relmo.settings.bilm import BiLMModelSettings
-from relmo.settings.task import InputSettings
+from relmo.settings.sections import InputSettings
 from relmo.text.characters import character_ids
 
 LENGTHS = torch.tensor([3, 2])
@@ -23,7 +23,7 @@ def batch(layers: Tensor | None = None) -> WordBatch:
     return WordBatch(LENGTHS, words, rows, torch.from_numpy(character_ids(["a", "bcd", "ef"], 12)), spelled, layers)
 
 
-def inputs(elmo_shape: tuple[int, int] | None = None, **options: Any) -> WordInputs:
+def inputs(elmo_shape: tuple[int, int] | None = None, spread: LayerSpread | None = None, **options: Any) -> WordInputs:
     torch.manual_seed(0)
     sizes = {
         "word_dim": 4,
@@ -38,8 +38,9 @@ def inputs(elmo_shape: tuple[int, int] | None = None, **options: Any) -> WordInp
         num_words=5,
         static_shape=(4, 3),
         elmo_shape=elmo_shape,
+        spread=spread,
     )
-    made.set_static(torch.cat([torch.zeros(1, 3), torch.randn(3, 3)]))
+    made.static = torch.cat([torch.zeros(1, 3), torch.randn(3, 3)])
     return made.eval()
 
 
@@ -67,8 +68,7 @@ def test_x_is_the_parts_side_by_side() -> None:
 @pytest.mark.parametrize("kept", [2, 1])
 def test_layers_are_centred_and_scaled_by_their_spread_and_the_spread_is_saved(kept: int) -> None:
     spread = LayerSpread(torch.randn(2, 7), torch.tensor([0.5, 4.0]))
-    made = inputs((kept, 7), elmo_norm=True)
-    made.set_spread(spread)
+    made = inputs((kept, 7), spread, elmo_norm=True)
     layers = torch.randn(2, 3, kept, 7).half()
     expected = ((layers.float() - spread.means[-kept:]) / spread.deviations[-kept:, None]).mean(dim=2)
     expected[1, 2] = 0.0  # past the end
@@ -88,7 +88,7 @@ def test_each_place_of_elmo_has_a_mix_of_its_own() -> None:
     assert torch.allclose(x[..., -7:], layers[:, :, 0].float())
     assert elmo is not None
     assert torch.allclose(elmo, layers[:, :, 1].float())
-    assert torch.as_tensor(made.penalty()).item() == 20_000
+    assert TaskNetwork(made, Body()).loss(TaskBatch([batch(layers)], torch.zeros(1))).mean.item() == 20_000
     only_output = inputs((2, 7), elmo_at="output")
     assert only_output.size == 13
     assert only_output.elmo_size == 7
@@ -169,5 +169,5 @@ def test_a_task_network_adds_the_penalty_and_hands_over_one_or_two_sentences() -
     loss = network.loss(TaskBatch([given], torch.tensor([1.0]), 5))
     assert loss.mean.item() == 1 + 0.1 * 25
     assert loss.predictions == 5
-    network(TaskBatch([given, given]))
-    assert network.body.calls == [1, 2]  # type: ignore[union-attr]
+    network(TaskBatch([given, given], extra=("more",)))
+    assert network.body.calls == [1, 3]

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from relmo.networks.pairs import ESIM, CosineRegression, DecomposableAttention, EncoderPair
-from relmo.networks.sentence_encoder import Encoded
+from relmo.networks.classifier import ESIM, CosineRegression, DecomposableAttention, PooledClassifier
+from relmo.networks.inputs import Encoded
 from relmo.nn.cells import Cell
 from relmo.nn.cells.lstm import LSTMCell
-from relmo.settings.pairs import PairsModelSettings
-from relmo.store.weights import load_weights, save_weights
+from relmo.settings.tasks import PairsModelSettings
+from relmo.store.folder import load_weights, save_weights
 from support.sentence_batches import (
     assert_each_sentence_stands_alone,
     assert_gradients_reach_everything,
@@ -25,9 +25,9 @@ from support.sentence_batches import (
 FIRST, SECOND = [4, 1, 0, 6, 2, 3], [2, 5, 3, 1, 0, 3]
 
 
-def encoders(**options: Any) -> Callable[..., EncoderPair]:
+def encoders(**options: Any) -> Callable[..., PooledClassifier]:
     sizes = {"input_size": 6, "num_classes": 3, "hidden": 12, "mlp": [16], "pool": "final"}
-    return lambda **more: make_network(EncoderPair, PairsModelSettings, **(sizes | options | more))
+    return lambda **more: make_network(PooledClassifier, PairsModelSettings, **(sizes | options | more))
 
 
 def esim(**more: Any) -> ESIM:

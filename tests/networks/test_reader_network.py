@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relmo.networks.inputs import Encoded
 from relmo.networks.reader import SpanReader, SpanScores, best_spans
-from relmo.networks.sentence_encoder import Encoded
-from relmo.settings.reader import ReaderModelSettings
+from relmo.settings.tasks import ReaderModelSettings
 from support.sentence_batches import assert_gradients_reach_everything, make_network, overfit, row, sentences
 
 PASSAGES, QUESTIONS, WHICH = [6, 1, 9, 0], [2, 4, 3, 1, 5, 0], torch.tensor([0, 2, 2, 1, 3, 0])

@@ -8,11 +8,11 @@ import torch
 from relmo.errors import ModelError
 from relmo.networks import make_language_model
 from relmo.networks.classifier import PooledClassifier
+from relmo.networks.inputs import LinearEncoder, PooledEncoder, SentenceEncoder
 from relmo.networks.language_model import RecurrentLM
-from relmo.networks.sentence_encoder import LinearEncoder, PooledEncoder, SentenceEncoder, make_encoder
-from relmo.settings.classifier import ClassifierModelSettings
 from relmo.settings.lm import LanguageModelSettings
-from relmo.settings.task import SentenceModelSettings
+from relmo.settings.sections import SentenceModelSettings
+from relmo.settings.tasks import ClassifierModelSettings
 from support.sentence_batches import assert_each_sentence_stands_alone, make_network, sentences
 
 LENGTHS = [4, 1, 0, 6]
@@ -35,7 +35,7 @@ def test_it_is_its_recurrent_layers_with_elmo_beside_them() -> None:
 
 def test_without_recurrent_layers_a_word_knows_nothing_of_its_sentence() -> None:
     settings = SentenceModelSettings(hidden=5, layers=0, dropout=0.0, cell="gru")
-    encoder = make_encoder(settings, input_size=6, elmo_size=4).eval().encoder
+    encoder = PooledEncoder(settings, input_size=6, elmo_size=4).eval().encoder
     assert isinstance(encoder, LinearEncoder)
     batch = sentences(LENGTHS, elmo=4, padding=2)
     y = encoder(*batch)
@@ -47,12 +47,7 @@ def test_without_recurrent_layers_a_word_knows_nothing_of_its_sentence() -> None
         torch.testing.assert_close(y[index, :length, 5:], batch.elmo[index, :length])
         assert (y[index, length:] == 0).all()
     with pytest.raises(ValueError, match="recurrent"):
-        PooledEncoder(encoder, pool="final")
-    classifier = make_network(
-        PooledClassifier, ClassifierModelSettings, input_size=6, num_classes=2, layers=0, pool="mean"
-    )
-    with pytest.raises(ModelError, match="no recurrent layers"):
-        classifier.start_from(language_model().encoder.recurrent)
+        PooledEncoder(SentenceModelSettings(hidden=5, layers=0, dropout=0.0, pool="final"), input_size=6)
 
 
 def test_elmo_beside_the_output_must_be_of_the_size_the_network_was_made_for() -> None:
@@ -64,7 +59,8 @@ def test_elmo_beside_the_output_must_be_of_the_size_the_network_was_made_for() -
 
 
 def test_the_final_pool_takes_each_direction_where_it_ended_in_elmo_too() -> None:
-    pooled = PooledEncoder(SentenceEncoder(input_size=6, hidden=5, elmo_size=4), pool="final").eval()
+    settings = SentenceModelSettings(hidden=5, layers=1, directions=2, dropout=0.0, pool="final")
+    pooled = PooledEncoder(settings, input_size=6, elmo_size=4).eval()
     batch = sentences(LENGTHS, elmo=4)
     y = pooled.encoder(*batch)
     found = pooled(*batch)
@@ -92,7 +88,7 @@ def test_dropout_before_the_layers_is_one_mask_for_all_words_of_a_sentence() -> 
 )
 def test_a_sentence_s_vector_does_not_depend_on_its_batch_mates(layers: int, pool: Any) -> None:
     settings = SentenceModelSettings(hidden=5, layers=layers, dropout=0.0, pool=pool)
-    network = make_encoder(settings, input_size=6, elmo_size=4)
+    network = PooledEncoder(settings, input_size=6, elmo_size=4)
     assert_each_sentence_stands_alone(network, lambda one: network(*one), sentences(LENGTHS, elmo=4, padding=2))
 
 
@@ -119,7 +115,7 @@ def test_started_from_a_language_model_it_reads_as_the_language_model_does(lm: d
     trained = language_model(**lm).eval()
     options = {"input_size": 6, "num_classes": 2, "hidden": 5, "layers": 2, "directions": 1} | own
     network = make_network(PooledClassifier, ClassifierModelSettings, **options).eval()
-    network.start_from(trained.encoder.recurrent)
+    network.sentences.encoder.start_from(trained.encoder.recurrent)
     ids = torch.randint(9, (3, 4))
     x = trained.encoder.embedding(ids)
     found = network.sentences.encoder(x, torch.full((3,), 4))
@@ -150,5 +146,5 @@ def test_a_language_model_that_does_not_fit_is_an_error_that_says_what_does_not(
     network = make_network(PooledClassifier, ClassifierModelSettings, **options)
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     with pytest.raises(ModelError, match=message):
-        network.start_from(language_model(**lm).encoder.recurrent)
+        network.sentences.encoder.start_from(language_model(**lm).encoder.recurrent)
     torch.testing.assert_close(dict(network.state_dict()), before)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from relmo.networks.sentence_encoder import Encoded
-from relmo.networks.seq2seq import Seq2SeqNetwork
-from relmo.settings.seq2seq import Seq2SeqModelSettings
+from relmo.networks.inputs import Encoded
+from relmo.networks.seq2seq import Seq2SeqNetwork, TargetUnits
+from relmo.settings.tasks import Seq2SeqModelSettings
 from support.sentence_batches import make_network
 
 UNITS = 7
@@ -45,13 +45,10 @@ def sources(network: Seq2SeqNetwork, lengths: list[int]) -> Encoded:
 @torch.no_grad()
 def test_decoding_at_once_is_decoding_step_by_step(shape: str) -> None:
     network = make(shape)
-    source = network.encode(sources(network, [4, 2, 3]))
+    source = network(sources(network, [4, 2, 3]))
     inputs = torch.randint(UNITS, (3, 5))
     steps = network.decode_steps(source, inputs)
-    fastest = network.decode(source, inputs)
-    torch.testing.assert_close(fastest, steps)
-    if not network.feeding:
-        torch.testing.assert_close(network.decode_parallel(source, inputs), steps)
+    torch.testing.assert_close(network.decode(source, inputs), steps)
     state = network.initial_state(source)
     for t in range(5):
         log_probs, state = network.step(inputs[:, t], state, source)
@@ -68,11 +65,11 @@ def test_a_source_is_read_alike_alone_and_beside_longer_ones(shape: str) -> None
     network = make(shape)
     batch = sources(network, [4, 1, 3])
     inputs = torch.randint(UNITS, (3, 4))
-    together = network.decode(network.encode(batch), inputs)
+    together = network.decode(network(batch), inputs)
     for row, length in enumerate([4, 1, 3]):
         elmo = None if batch.elmo is None else batch.elmo[row : row + 1, :length]
         alone = Encoded(batch.x[row : row + 1, :length], torch.tensor([length]), elmo)
-        own = network.decode(network.encode(alone), inputs[row : row + 1])
+        own = network.decode(network(alone), inputs[row : row + 1])
         torch.testing.assert_close(own.readout[0], together.readout[row])
         torch.testing.assert_close(own.weights[0], together.weights[row][:, : length if own.weights.shape[2] else 0])
 
@@ -80,11 +77,11 @@ def test_a_source_is_read_alike_alone_and_beside_longer_ones(shape: str) -> None
 @torch.no_grad()
 def test_beams_of_a_source_are_read_as_copies_of_it() -> None:
     network = make("fed")
-    source = network.encode(sources(network, [4, 2]))
+    source = network(sources(network, [4, 2]))
     ids = torch.randint(UNITS, (6,))
     log_probs, state = network.step(ids, network.initial_state(source, beams=3), source)
     for row, (b, k) in enumerate(product(range(2), range(3))):
-        one = network.encode(Encoded(*(None if p is None else p[b : b + 1] for p in sources(network, [4, 2]))))  # type: ignore[arg-type]
+        one = network(Encoded(*(None if p is None else p[b : b + 1] for p in sources(network, [4, 2]))))  # type: ignore[arg-type]
         own, _ = network.step(ids[3 * b + k :][:1], network.initial_state(one), one)
         torch.testing.assert_close(log_probs[row], own[0])
     assert all(len(tensor) == 6 for tensor in state)
@@ -92,8 +89,8 @@ def test_beams_of_a_source_are_read_as_copies_of_it() -> None:
 
 def loss(network: Seq2SeqNetwork, inputs: Tensor, targets: Tensor, lengths: list[int]) -> Tensor:
     places = torch.cat([row * inputs.shape[1] + torch.arange(n) for row, n in enumerate(lengths)])
-    decoded = network.decode(network.encode(sources(network, [3, 2])), inputs)
-    return network.loss(decoded, places, targets.flatten()[places])
+    source = network(sources(network, [3, 2]))
+    return network.loss(source, TargetUnits(inputs, places, targets.flatten()[places]))
 
 
 @pytest.mark.parametrize("eps", [0.0, 0.1])
@@ -101,7 +98,7 @@ def test_the_loss_is_that_of_the_units_inside_smoothed(eps: float) -> None:
     network = make("additive", label_smoothing=eps)
     inputs, targets = torch.randint(UNITS, (2, 3)), torch.randint(UNITS, (2, 3))
     found = loss(network, inputs, targets, [3, 2])
-    decoded = network.decode(network.encode(sources(network, [3, 2])), inputs)
+    decoded = network.decode(network(sources(network, [3, 2])), inputs)
     log_p = log_softmax(network.output.logits(decoded.readout), dim=2)
     terms = [
         -(1 - eps) * log_p[b, t, targets[b, t]] - eps * log_p[b, t].mean()

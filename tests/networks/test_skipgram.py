@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relmo.networks.skipgram import Groups, SkipGram
-from relmo.settings.skipgram import SkipgramModelSettings
+from relmo.settings.lm import SkipgramModelSettings
 from relmo.training.batch import GROUP_SIZE, NUM_NEGATIVES, Contexts
 
 END = 1

@@ -7,20 +7,10 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, log_softmax
 
-from relmo.networks.inputs import IGNORED, TaskNetwork
-from relmo.networks.sentence_encoder import Encoded
-from relmo.networks.srl import (
-    Predicates,
-    RoleBatch,
-    RoleNetwork,
-    RoleScores,
-    RoleTargets,
-    SRLNetwork,
-    WordBatch,
-    add_detected,
-)
-from relmo.settings.srl import SRLModelSettings
-from relmo.text.tags import legal_transitions
+from relmo.networks.inputs import IGNORED, Encoded
+from relmo.networks.srl import Predicates, RoleScores, RoleTargets, SRLNetwork
+from relmo.settings.tasks import SRLModelSettings
+from relmo.text.readers.tagged import legal_transitions
 from support.sentence_batches import assert_gradients_reach_everything, overfit, row, sentences
 
 TAGS = ["O", "B-V", "I-V", "B-ARG0", "I-ARG0", "B-ARG1"]
@@ -119,35 +109,25 @@ def test_decoded_tags_are_legal_and_the_predicate_alone_is_its_verb() -> None:
     assert wild.tags.equal(before)
 
 
-class Given(torch.nn.Module):
-    """In place of the inputs: vectors that are there already."""
-
-    def __init__(self, batch: Encoded):
-        super().__init__()
-        self.batch = batch
-
-    def forward(self, _: WordBatch) -> Encoded:
-        return self.batch
-
-
 def test_where_nothing_is_learned_predicates_that_are_found_are_labelled_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = sentences(LENGTHS)
-    network: TaskNetwork = RoleNetwork(Given(batch), make())  # type: ignore[arg-type]
-    words = WordBatch(batch.lengths)
-    learning = network(RoleBatch(words, PREDICATES, TARGETS, 10))
+    batch, network = sentences(LENGTHS), make()
+    learning = network(batch, PREDICATES, detect=False)
     assert learning.predicates is PREDICATES
     with torch.no_grad():
         network.eval()
-        whole = network(RoleBatch(words, PREDICATES))
-        chosen = {*zip(*(each.tolist() for each in whole.predicates), strict=True)}
+        whole = network(batch, PREDICATES, detect=True)
+        chosen = [*zip(*(each.tolist() for each in whole.predicates), strict=True)]
         found = {(b, t) for b, t in (whole.odds > 0).nonzero().tolist()}
-        assert chosen == found | {(0, 1), (0, 3), (2, 0)}
+        assert chosen == sorted(found | {(0, 1), (0, 3), (2, 0)})  # each once, sentence by sentence
         monkeypatch.setattr("relmo.networks.srl.MAX_WORDS", 4)  # a predicate at a time
-        torch.testing.assert_close(network(RoleBatch(words, PREDICATES)).tags, whole.tags)
+        torch.testing.assert_close(network(batch, PREDICATES, detect=True).tags, whole.tags)
 
 
-def test_predicates_that_are_given_and_found_are_taken_once_in_their_order() -> None:
+def test_predicates_that_are_given_and_found_are_taken_once_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = make().eval()
     odds = torch.tensor([[1.0, -1.0, -torch.inf], [-1.0, 2.0, 0.0]])
-    both = add_detected(Predicates(torch.tensor([1, 0]), torch.tensor([0, 0])), odds)
+    monkeypatch.setattr(network.detector, "forward", lambda _: odds)
+    given = Predicates(torch.tensor([1, 0]), torch.tensor([0, 0]))
+    both = network(sentences([2, 3]), given, detect=True).predicates
     assert [each.tolist() for each in both] == [[0, 1, 1], [0, 0, 1]]
     assert odds[0, 1] == -1

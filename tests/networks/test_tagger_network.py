@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch.nn.functional import log_softmax
 
-from relmo.networks.inputs import IGNORED
-from relmo.networks.sentence_encoder import Encoded
+from relmo.networks.inputs import IGNORED, Encoded
 from relmo.networks.tagger import TaggerNetwork
-from relmo.settings.tagger import TaggerModelSettings
+from relmo.settings.tasks import TaggerModelSettings
 
 LENGTHS = torch.tensor([4, 2, 1])
 TAGS = torch.tensor([[0, 1, 2, 1], [2, 0, IGNORED, IGNORED], [1, IGNORED, IGNORED, IGNORED]])

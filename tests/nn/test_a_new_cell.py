@@ -91,9 +91,9 @@ from relmo.analysis.core.ablate import intervene
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.features import read, tracks
 from relmo.analysis.core.trace import trace
-from relmo.analysis.memory.fresh import fresh_flows, Fresh
-from relmo.analysis.memory.gradients import flow_table, gradient_flow
-from relmo.analysis.syntax.connections import connections
+from relmo.analysis.memory.gradients import fresh_flows, Fresh
+from relmo.analysis.memory.gradients import gradient_flow
+from relmo.analysis.syntax.gate_traces import connections
 from relmo.analysis.units.cells import find_cells
 from relmo.cli import run
 from relmo.errors import SettingError
@@ -142,7 +142,7 @@ flow = gradient_flow(model, text, lags=6, positions=4, warm_up=5, jacobian_posit
 assert {curve.of for curve in flow.curves} == {"h", "c", "path"}
 assert {curve.part for curve in flow.jacobians} == {"h", "c", "state"}
 assert flow.curve("path").median[1] > 0 and set(flow.gate_mean[0]) == {"f", "r"}
-assert "through f alone" in str(flow_table([flow]).rows)
+assert "through f alone" in str(flow.table().rows)
 fresh = fresh_flows(text, [Fresh(cell="sru", hidden=8, forget_bias=3.0, spectral_radius=0.5)], lags=4, positions=2)
 assert fresh[0].gate_mean[0]["f"] > 0.8
 
@@ -182,7 +182,7 @@ def test_adding_a_cell_is_one_file_and_one_line(tmp_path: Path) -> None:
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PACKAGE, copy, copy_function=_link, ignore=ignored)
     (copy / "nn" / "cells" / "sru.py").write_text(FILE)
-    table = copy / "settings" / "cells.py"
+    table = copy / "settings" / "kinds.py"
     lines = table.read_text()
     table.unlink()  # of the copy: it is a link
     table.write_text(lines.replace('    "gru": (),\n', '    "gru": (),\n' + LINE))
@@ -191,4 +191,4 @@ def test_adding_a_cell_is_one_file_and_one_line(tmp_path: Path) -> None:
         [sys.executable, "-c", SCRIPT], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.stdout.endswith("all of it\n"), done.stdout[-2000:] + done.stderr[-4000:]
-    assert '"sru"' not in (PACKAGE / "settings" / "cells.py").read_text()
+    assert '"sru"' not in (PACKAGE / "settings" / "kinds.py").read_text()

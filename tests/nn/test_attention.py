@@ -28,38 +28,38 @@ def test_soft_alignment_is_the_loop_of_its_definition() -> None:
                 e = [torch.exp(sum(a[n, i, d] * b[n, j, d] for d in range(SIZE))) for j in range(int(B[n]))]
                 for j, weight in enumerate(e):
                     expected += weight / sum(e) * b[n, j]
-            torch.testing.assert_close(found.first[n, i], expected)
+            torch.testing.assert_close(found[0][n, i], expected)
         for j in range(5):
             expected = torch.zeros(SIZE, dtype=torch.float64)
             if j < B[n] and A[n]:
                 e = [torch.exp(sum(a[n, i, d] * b[n, j, d] for d in range(SIZE))) for i in range(int(A[n]))]
                 for i, weight in enumerate(e):
                     expected += weight / sum(e) * a[n, i]
-            torch.testing.assert_close(found.second[n, j], expected)
+            torch.testing.assert_close(found[1][n, j], expected)
 
 
 def test_the_other_way_round_soft_alignment_is_the_same_the_other_way_round() -> None:
     a, b = two_batches()
     one, other = soft_align(a, b, A, B), soft_align(b, a, B, A)
-    torch.testing.assert_close((one.first, one.second), (other.second, other.first))
+    torch.testing.assert_close((one[0], one[1]), (other[1], other[0]))
 
 
 def test_with_scores_of_its_own_it_mixes_the_same_words_by_these() -> None:
     a, b = two_batches()
     even = soft_align(a, b, A, B, torch.zeros(4, 4, 5, dtype=torch.float64))
-    torch.testing.assert_close(even.first[2, 0], b[2, 0])
-    torch.testing.assert_close(even.second[0, 1], a[0, :3].mean(dim=0))
+    torch.testing.assert_close(even[0][2, 0], b[2, 0])
+    torch.testing.assert_close(even[1][0, 1], a[0, :3].mean(dim=0))
 
 
 def test_a_word_alone_is_all_that_is_attended_to() -> None:
     a, b = two_batches()
-    torch.testing.assert_close(soft_align(a, b, A, B).first[2], b[2, :1].expand(4, -1))
+    torch.testing.assert_close(soft_align(a, b, A, B)[0][2], b[2, :1].expand(4, -1))
 
 
 def test_gradients_are_finite_with_empty_sentences_and_padding_of_any_kind() -> None:
     a, b = (batch.requires_grad_() for batch in two_batches())
     found = soft_align(a, b, A, B)
-    gradients = torch.autograd.grad(found.first.square().sum() + found.second.square().sum(), [a, b])
+    gradients = torch.autograd.grad(found[0].square().sum() + found[1].square().sum(), [a, b])
     for gradient, lengths in zip(gradients, (A, B), strict=True):
         assert gradient.isfinite().all()
         assert (gradient[~length_mask(lengths, gradient.shape[1])] == 0).all()
@@ -68,8 +68,8 @@ def test_gradients_are_finite_with_empty_sentences_and_padding_of_any_kind() -> 
 def test_two_batches_of_empty_sentences_alone_have_empty_alignments() -> None:
     none = torch.tensor([0, 0])
     found = soft_align(torch.zeros(2, 0, SIZE), torch.zeros(2, 3, SIZE), none, torch.tensor([3, 1]))
-    assert found.first.shape == (2, 0, SIZE)
-    assert torch.equal(found.second, torch.zeros(2, 3, SIZE))
+    assert found[0].shape == (2, 0, SIZE)
+    assert torch.equal(found[1], torch.zeros(2, 3, SIZE))
 
 
 def test_biattention_is_a_sentence_its_difference_from_and_its_product_with_what_it_attends_to() -> None:
@@ -80,14 +80,14 @@ def test_biattention_is_a_sentence_its_difference_from_and_its_product_with_what
         scores = X @ Y.T  # McCann et al. 2017, equations 6 to 9: columns of A and of its transpose are normalised
         A_x, A_y = torch.softmax(scores, dim=0), torch.softmax(scores.T, dim=0)
         C_x, C_y = A_x.T @ X, A_y.T @ Y
-        torch.testing.assert_close(found.first[n, : A[n]], torch.cat([X, X - C_y, X * C_y], dim=1))
-        torch.testing.assert_close(found.second[n, : B[n]], torch.cat([Y, Y - C_x, Y * C_x], dim=1))
+        torch.testing.assert_close(found[0][n, : A[n]], torch.cat([X, X - C_y, X * C_y], dim=1))
+        torch.testing.assert_close(found[1][n, : B[n]], torch.cat([Y, Y - C_x, Y * C_x], dim=1))
 
 
 def test_a_sentence_that_attends_to_itself_has_two_equal_sides() -> None:
     x, _ = two_batches(0.0)
     found = biattention(x, x, A, A)
-    torch.testing.assert_close(found.first, found.second)
+    torch.testing.assert_close(found[0], found[1])
 
 
 @pytest.mark.parametrize("hidden", [None, 5])
@@ -113,8 +113,8 @@ def test_attentive_pooling_is_the_mean_by_the_softmax_of_each_word_s_score(hidde
 def test_attentive_pooling_of_equal_words_is_the_word_and_of_nothing_zero() -> None:
     pool = AttentivePool(SIZE)
     word = torch.randn(1, 1, SIZE)
-    torch.testing.assert_close(pool(word.expand(2, 4, SIZE), torch.tensor([4, 2])).vector, word[0].expand(2, SIZE))
-    assert torch.equal(pool(torch.zeros(2, 0, SIZE), torch.tensor([0, 0])).vector, torch.zeros(2, SIZE))
+    torch.testing.assert_close(pool(word.expand(2, 4, SIZE), torch.tensor([4, 2]))[0], word[0].expand(2, SIZE))
+    assert torch.equal(pool(torch.zeros(2, 0, SIZE), torch.tensor([0, 0]))[0], torch.zeros(2, SIZE))
 
 
 def test_a_masked_softmax_is_the_softmax_of_what_is_let_through() -> None:

@@ -15,7 +15,7 @@ from relmo.nn.cells import Cell, State, make_cell
 from relmo.nn.cells.elman import ElmanCell
 from relmo.nn.cells.gru import GRUCell
 from relmo.nn.cells.lstm import LSTMCell, clip
-from relmo.settings.cells import CELLS as TABLE
+from relmo.settings.kinds import CELLS as TABLE
 
 
 def lstm_projected(input_size: int, hidden_size: int) -> LSTMCell:
@@ -387,9 +387,9 @@ def test_every_new_state_can_be_changed_before_anything_reads_it(name: str) -> N
 def test_matrices_by_block_are_the_rows_with_which_a_block_reads(name: str) -> None:
     cell = make_cell(name, 5)(3)
     weights = cell.weights()
-    assert torch.equal(torch.cat([*cell.input_matrices(weights).values()]), cell.weight_ih)
-    assert torch.equal(torch.cat([*cell.recurrent_matrices(weights).values()]), cell.weight_hh)
-    assert list(cell.recurrent_matrices(weights)) == list(cell.blocks)
+    assert torch.equal(torch.cat([*cell.matrices(cell.inputs, weights).values()]), cell.weight_ih)
+    assert torch.equal(torch.cat([*cell.matrices(cell.recurrent, weights).values()]), cell.weight_hh)
+    assert list(cell.matrices(cell.recurrent, weights)) == list(cell.blocks)
 
 
 def test_a_bare_cell_computes_with_the_weights_that_it_is_given_and_draws_nothing() -> None:

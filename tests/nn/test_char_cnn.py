@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from relmo.nn.char_cnn import CharCNN, Maximum
-from relmo.nn.kernels import char_cnn_cpu, lstm_cpu
+from relmo.nn.kernels import cpu, encoder_cpu
 from relmo.text.characters import END_OF_WORD, character_ids
 
 FILTERS = [(1, 3), (2, 4), (4, 5)]
@@ -91,13 +91,13 @@ def test_the_gradient_of_equal_maxima_goes_to_one_window_once() -> None:
     torch.testing.assert_close(module.embedding.grad, full)
 
 
-needs_library = pytest.mark.skipif(not lstm_cpu.available(), reason="the kernels were not built: no C compiler here")
+needs_library = pytest.mark.skipif(cpu.library() is None, reason="the kernels were not built: no C compiler here")
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the compiled twin take few words too."""
-    monkeypatch.setattr(char_cnn_cpu, "MIN_WORDS", 1)
+    monkeypatch.setattr(encoder_cpu, "MIN_WORDS", 1)
 
 
 @needs_library
@@ -108,7 +108,7 @@ def test_the_compiled_twin_equals_the_products_forward_and_backward(activation: 
     slow, fast = cnn(activation, room), cnn(activation, room).float()
     ids = torch.from_numpy(character_ids(WORDS, room))
     groups = [ids[:2, : min(room, 9)], ids[2:]] if room > 9 else [ids]
-    assert char_cnn_cpu.supports(groups, fast.embedding)
+    assert encoder_cpu.supports_words(groups, fast.embedding)
     weights = torch.randn(len(WORDS), slow.output_size)
     y, expected = fast(*groups), slow(ids)
     torch.testing.assert_close(y, expected.float(), rtol=0, atol=1e-5)

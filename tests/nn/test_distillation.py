@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import log_softmax
 
-from relmo.nn.distillation import LayerMaps
-from relmo.nn.softmax import FullSoftmax, Lesson, SampledSoftmax
+from relmo.nn.softmax import FullSoftmax, LayerMaps, Lesson, SampledSoftmax
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 ROWS, SYMBOLS, SIZE, OTHER_SIZE, SHARE = 300, 50, 7, 11, 0.7

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relmo.nn.elmo_lstm import ROWS, ElmoLSTM, ElmoLSTMOutput
 from relmo.nn.kernels import lstm_step, lstm_step_triton
-from relmo.nn.kernels.layer import lengths_of
+from relmo.nn.kernels.lstm_step import lengths_of
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 SIZES = [5, 5, 4, 4, 3, 1, 1]  # of five sequences, how many go on at each step

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.nn.highway import Highway
+from relmo.nn.char_cnn import Highway
 
 
 def test_it_is_its_equations() -> None:

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from relmo.nn.elmo_lstm import ROWS, ElmoLSTM, ElmoLSTMOutput
-from relmo.nn.kernels import infer_cpu, lstm_cpu
-from relmo.nn.kernels.layer import lengths_of
-from relmo.nn.kernels.weight_cache import CACHE
+from relmo.nn.kernels import CACHE, cpu, lstm_cpu
+from relmo.nn.kernels.lstm_step import lengths_of
 from relmo.nn.quantize import PRECISIONS, Precision
 
-BUILDS = lstm_cpu.libraries()
+BUILDS = cpu.libraries()
 needs_library = pytest.mark.skipif(not BUILDS, reason="the kernels were not built: there is no C compiler here")
 KINDS: list[dict[str, Any]] = [
     {"hidden_size": 12, "projection": 8, "input_size": 8},
@@ -34,7 +33,7 @@ KINDS: list[dict[str, Any]] = [
 @pytest.fixture(params=[*BUILDS, None])
 def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
     """Each build that can run here, in turn, and none."""
-    monkeypatch.setattr(lstm_cpu, "library", lambda: BUILDS.get(request.param))
+    monkeypatch.setattr(cpu, "library", lambda: BUILDS.get(request.param))
     return request.param
 
 
@@ -166,8 +165,8 @@ def test_input_gates_computed_first_change_no_bit(
     case = Case(stacks := make(**KINDS[5]), 5, 9)
     found = []
     for few in (0, 100):
-        monkeypatch.setattr(infer_cpu, "MAX_EAGER_ROWS", few)
-        monkeypatch.setattr(infer_cpu, "MIN_LARGE_SIZE", 0)
+        monkeypatch.setattr(lstm_cpu, "MAX_EAGER_ROWS", few)
+        monkeypatch.setattr(lstm_cpu, "MIN_LARGE_SIZE", 0)
         found.append(flat(case.infer(stacks, precision)))
     assert torch.equal(*found)
 
@@ -177,7 +176,7 @@ def test_input_gates_computed_first_change_no_bit(
 def test_how_many_threads_there_are_changes_no_bit(precision: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
     if not BUILDS:
         pytest.skip("the kernels were not built")
-    monkeypatch.setattr(lstm_cpu, "MIN_PARALLEL_WORK", 0)
+    monkeypatch.setitem(cpu.MIN_PARALLEL_WORK, 2, 0)
     case = Case(stacks := make(**KINDS[3]), 5, 60)
     found = []
     for count in (1, 2, 5):
@@ -193,7 +192,7 @@ def test_in_float32_and_int8_all_builds_give_the_same_bits(monkeypatch: pytest.M
     for precision in ("float32", "int8"):
         found = []
         for build in BUILDS.values():
-            monkeypatch.setattr(lstm_cpu, "library", lambda build=build: build)
+            monkeypatch.setattr(cpu, "library", lambda build=build: build)
             found.append(flat(case.infer(stacks, precision)))
         assert all(torch.equal(found[0], other) for other in found[1:])
 
@@ -289,8 +288,8 @@ def test_a_lone_row_is_not_filled_up(monkeypatch: pytest.MonkeyPatch) -> None:
     if not BUILDS:
         pytest.skip("the kernels were not built")
     rows = []
-    spread = infer_cpu.spread
-    monkeypatch.setattr(infer_cpu, "spread", lambda what, n, work: (rows.append(n), spread(what, n, work)))
+    spread = lstm_cpu.spread
+    monkeypatch.setattr(lstm_cpu, "spread", lambda what, n, work: (rows.append(n), spread(what, n, work)))
     case = Case(stacks := make(**KINDS[0]), 1, 1)
     case.infer(stacks)
     assert rows == [1, 1, 1]  # the first layer, the second's input gates, the second layer
@@ -327,12 +326,12 @@ def test_on_a_gpu_the_table_gives_what_it_does_on_a_cpu_and_int8_is_refused() ->
 @pytest.mark.slow
 def test_without_kernels_the_numbers_are_the_same_within_rounding() -> None:
     program = (
-        "import torch; from relmo.nn.elmo_lstm import ElmoLSTM; from relmo.nn.kernels import lstm_cpu\n"
+        "import torch; from relmo.nn.elmo_lstm import ElmoLSTM; from relmo.nn.kernels import cpu\n"
         "torch.manual_seed(0); stacks = ElmoLSTM(input_size=8, hidden_size=12, projection=8, layers=2,"
         " skip_connections=True, cell_clip=3.0, projection_clip=3.0)\n"
         "gates, words = torch.randn(2, 5, 48), torch.arange(18).view(2, 3, 3) % 5\n"
         "runs = [stacks.infer(gates, words, precision=p) for p in ('float32', 'bfloat16', 'int8')]\n"
-        "print(lstm_cpu.available(), *(run.layers[-1].double().abs().sum().item() for run in runs))"
+        "print(cpu.library() is not None, *(run.layers[-1].double().abs().sum().item() for run in runs))"
     )
     found = {}
     for wanted in ("0", "1"):

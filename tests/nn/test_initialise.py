@@ -10,7 +10,7 @@ from relmo.nn.cells import Cell, initialise
 from relmo.nn.cells.elman import ElmanCell
 from relmo.nn.cells.gru import GRUCell
 from relmo.nn.cells.lstm import LSTMCell
-from relmo.store.weights import SkipInit
+from relmo.store.folder import SkipInit
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from relmo.nn.elmo_lstm import ElmoLSTM
-from relmo.nn.kernels import infer_cpu, lstm_cpu
-from relmo.nn.kernels.layer import lengths_of
+from relmo.nn.kernels import cpu, lstm_cpu
+from relmo.nn.kernels.lstm_step import lengths_of
 
-BUILDS = {f"{library.relmo_lanes()} lanes": library for library in lstm_cpu.libraries().values()}
+BUILDS = {f"{library.relmo_lanes()} lanes": library for library in cpu.libraries().values()}
 needs_library = pytest.mark.skipif(not BUILDS, reason="the kernels were not built: there is no C compiler here")
 KINDS: list[dict[str, Any]] = [
     {"hidden_size": 12, "projection": 8, "input_size": 8},
@@ -32,7 +32,7 @@ KINDS: list[dict[str, Any]] = [
 @pytest.fixture(params=BUILDS or [pytest.param(None, marks=needs_library)])
 def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each build that can run here, in turn."""
-    monkeypatch.setattr(lstm_cpu, "library", lambda: BUILDS[request.param])
+    monkeypatch.setattr(cpu, "library", lambda: BUILDS[request.param])
     return request.param
 
 
@@ -152,7 +152,7 @@ def test_in_inference_a_row_is_the_same_to_the_bit_wherever_it_stands(build: str
 
 @pytest.mark.usefixtures("threads")
 def test_how_many_threads_there_are_changes_no_bit(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lstm_cpu, "MIN_PARALLEL_WORK", 0)
+    monkeypatch.setitem(cpu.MIN_PARALLEL_WORK, 2, 0)
     stacks = make(**KINDS[3])
     x, state = inputs(stacks, 5, 60)
     found = []
@@ -211,11 +211,11 @@ def test_an_input_of_another_size_is_refused(build: str) -> None:
 @pytest.mark.slow
 def test_with_the_variable_set_there_are_no_kernels_and_the_numbers_are_torchs() -> None:
     program = (
-        "import torch; from relmo.nn.elmo_lstm import ElmoLSTM; from relmo.nn.kernels import lstm_cpu\n"
+        "import torch; from relmo.nn.elmo_lstm import ElmoLSTM; from relmo.nn.kernels import cpu\n"
         "torch.manual_seed(0); stacks = ElmoLSTM(input_size=8, hidden_size=12, projection=8, layers=2,"
         " skip_connections=True, cell_clip=3.0, projection_clip=3.0)\n"
         "run = stacks(torch.ones(2, 3, 2, 8)); run.layers[-1].sum().backward()\n"
-        "print(lstm_cpu.available(), run.layers[-1].detach().double().sum().item(),"
+        "print(cpu.library() is not None, run.layers[-1].detach().double().sum().item(),"
         " stacks.stack[0].weight_hh.grad.double().sum().item())"
     )
     found = {}
@@ -234,7 +234,7 @@ def test_with_the_variable_set_there_are_no_kernels_and_the_numbers_are_torchs()
 
 def test_float32_on_a_cpu_takes_the_kernels(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[str] = []
-    for module, name in ((lstm_cpu, "forward"), (infer_cpu, "run")):
+    for module, name in ((lstm_cpu.CompiledRecurrence, "apply"), (lstm_cpu, "infer")):
         run = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, run=run, name=name, **b: (taken.append(name), run(*a, **b))[1])
     stacks = make(**KINDS[0])
@@ -242,10 +242,10 @@ def test_float32_on_a_cpu_takes_the_kernels(build: str, monkeypatch: pytest.Monk
     stacks(x, state)
     with torch.no_grad():
         stacks(x, state)
-    assert taken == ["forward", "forward", "run", "run"]
+    assert taken == ["apply", "apply", "infer", "infer"]
 
 
 def test_other_precisions_are_left_to_torch() -> None:
-    assert not lstm_cpu.supports(torch.zeros(1, dtype=torch.float64))
-    assert not lstm_cpu.supports(torch.zeros(1), torch.zeros(1, dtype=torch.bfloat16))
-    assert lstm_cpu.supports(torch.zeros(1)) == lstm_cpu.available()
+    assert not cpu.supports(torch.zeros(1, dtype=torch.float64))
+    assert not cpu.supports(torch.zeros(1), torch.zeros(1, dtype=torch.bfloat16))
+    assert cpu.supports(torch.zeros(1)) == (cpu.library() is not None)

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from relmo.nn.cells.lstm import LSTMCell
-from relmo.nn.pooling import final, length_mask, mask_padding, maximum, mean, minimum
+from relmo.nn.pooling import final, length_mask, mask_padding, maximum, mean
 from relmo.nn.recurrent import Recurrent
 
 LENGTHS = torch.tensor([3, 1, 0, 5, 4])
 POOLS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
     "mean": (mean, lambda words: words.mean(dim=0)),
     "maximum": (maximum, lambda words: words.max(dim=0).values),
-    "minimum": (minimum, lambda words: words.min(dim=0).values),
+    "minimum": (lambda x, lengths: -maximum(-x, lengths), lambda words: words.min(dim=0).values),
     "final": (final, lambda words: words[-1]),
 }
 

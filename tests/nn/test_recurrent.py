@@ -17,7 +17,7 @@ from relmo.nn.cells.base import Intervene, unchanged
 from relmo.nn.cells.elman import ElmanCell
 from relmo.nn.cells.gru import GRUCell
 from relmo.nn.cells.lstm import LSTMCell
-from relmo.nn.dropout import SequenceDropout, drop_weights, drop_words
+from relmo.nn.dropout import SequenceDropout, drop_words
 from relmo.nn.recurrent import Recurrent, RecurrentOutput, unroll_fused
 
 SIZE = 4  # of input and output alike, so that residual connections take part
@@ -251,7 +251,7 @@ def test_projection_of_any_size_runs(projection: int) -> None:
 
 def test_clipped_cells_never_take_the_fused_path(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    monkeypatch.setattr("relmo.nn.recurrent.unroll_fused", lambda *a: calls.append(a) or unroll_fused(*a))
+    monkeypatch.setattr("relmo.nn.recurrent.unroll_fused", lambda *a, **b: calls.append(a) or unroll_fused(*a, **b))
     x = torch.randn(2, 3, SIZE)
     for clips in ({"cell_clip": 3.0}, {"projection_clip": 3.0}):
         Recurrent(partial(LSTMCell, hidden_size=6, projection=3, **clips), input_size=SIZE)(x)
@@ -323,7 +323,7 @@ def test_weight_drop_is_the_same_network_with_one_dropped_matrix_over_all_steps(
     (cell,) = network.layers[0]  # type: ignore[misc]
     x = torch.randn(2, 6, SIZE)
     torch.manual_seed(9)
-    dropped = drop_weights(cell.weight_hh, 0.5, training=True)
+    dropped = torch.nn.functional.dropout(cell.weight_hh, 0.5)
     kept = dropped != 0
     torch.testing.assert_close(dropped[kept], 2 * cell.weight_hh[kept])
     assert 0 < kept.sum() < kept.numel()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from relmo.nn.scalar_mix import ScalarMix
+from relmo.nn.pooling import ScalarMix
 
 
 def layers(seed: int = 0) -> torch.Tensor:

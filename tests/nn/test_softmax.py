@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from relmo.nn import softmax as softmax_module
-from relmo.nn.kernels import softmax_triton
+from relmo.nn.kernels import elementwise_triton
 from relmo.nn.softmax import (
     AdaptiveSoftmax,
     FullSoftmax,
@@ -201,23 +201,23 @@ def test_under_autocast_products_are_in_bfloat16_and_gradients_near(kind: str) -
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("whole", [0, softmax_triton.MAX_ROW], ids=["long rows", "whole rows"])
+@pytest.mark.parametrize("whole", [0, elementwise_triton.MAX_ROW], ids=["long rows", "whole rows"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("apart", [True, False])
 @pytest.mark.parametrize(("rows", "size"), [(5, 7), (700, 8192), (33, 5000)])
 def test_triton_kernels_equal_their_twin_in_torch(
     whole: int, dtype: torch.dtype, apart: bool, rows: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not softmax_triton.available(torch.zeros(1, device="cuda")):
+    if not elementwise_triton.supports_softmax(torch.zeros(1, device="cuda")):
         pytest.skip("no Triton here")
-    monkeypatch.setattr(softmax_triton, "MAX_ROW", whole)
+    monkeypatch.setattr(elementwise_triton, "MAX_ROW", whole)
     torch.manual_seed(0)
     logits = (3 * torch.randn(rows, size, device="cuda")).to(dtype)
     bias, own = torch.randn(size, device="cuda"), torch.randn(rows, device="cuda") if apart else None
     place = torch.randint(-1 if apart else 0, size, (rows,), device="cuda")
     expected, found = (
         (given, *shares(given, bias, own, place))
-        for shares, given in ((softmax_shares, logits.clone()), (softmax_triton.shares, logits.clone()))
+        for shares, given in ((softmax_shares, logits.clone()), (elementwise_triton.softmax_shares, logits.clone()))
     )
     near = 1e-5 if dtype == torch.float32 else 1e-2
     for a, b in zip(expected, found, strict=True):

@@ -19,7 +19,7 @@ import torch
 
 import relmo
 from relmo.cli import main
-from relmo.disk.digests import seal
+from relmo.disk.files import seal
 from relmo.errors import RelmoError
 from relmo.runs.folder import CHECKPOINT
 from relmo.runs.progress import Reporter
@@ -29,9 +29,15 @@ from relmo.runs.train_lm import train_lm
 from relmo.runs.train_skipgram import train_skipgram
 from relmo.runs.train_task import train_task
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings, BiLMTrainSettings
-from relmo.settings.lm import LanguageModelSettings, LMSettings
-from relmo.settings.skipgram import SkipgramModelSettings, SkipgramSettings, SkipgramTextSettings, SkipgramTrainSettings
-from relmo.settings.training import TrainSettings
+from relmo.settings.lm import (
+    LanguageModelSettings,
+    LMSettings,
+    SkipgramModelSettings,
+    SkipgramSettings,
+    SkipgramTextSettings,
+    SkipgramTrainSettings,
+)
+from relmo.settings.sections import TrainSettings
 from relmo.store.folder import read_tensors, write_tensors
 from relmo.tasks.tagger import Tagger
 from support.tagging import conllu, settings

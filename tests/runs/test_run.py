@@ -33,11 +33,10 @@ from relmo.runs.progress import Reporter, TrainingReporter
 from relmo.runs.run import read_metrics
 from relmo.runs.train_lm import train_lm
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
-from relmo.settings.training import TrainSettings
+from relmo.settings.sections import TrainSettings
 from relmo.store.folder import read_tensors
-from relmo.training.loop import Step
+from relmo.training.loop import Plan, Step, peak_memory
 from relmo.training.parallel import SINGLE_PROCESS
-from relmo.training.plan import Plan, peak_memory
 
 ALICE = Path(relmo.__file__).parent / "data" / "alice.txt"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -490,7 +489,7 @@ def test_tensorboard_is_closed_when_a_run_is_stopped(
         def close(self) -> None:
             closed.append(True)
 
-    monkeypatch.setattr("relmo.runs.run.tensorboard_writer", lambda folder: Board())
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=lambda _: Board()))
     with pytest.raises(InterruptedError):
         train_lm([str(text)], changed(tensorboard=True), tmp_path / "model", reporter=Recorder(stop_after=4))
     assert closed == [True]

@@ -35,8 +35,7 @@ from relmo.runs.train_bilm import train_bilm
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings, BiLMTrainSettings
 from relmo.store.folder import read_tensors
 from relmo.text.corpus import read_conllu
-from relmo.training.loop import Step
-from relmo.training.plan import Plan
+from relmo.training.loop import Plan, Step
 
 ALICE = Path(relmo.__file__).parent / "data" / "alice.txt"
 MODEL: dict[str, Any] = {
@@ -250,7 +249,7 @@ def test_settings_that_would_do_nothing_are_refused(text: Path, tmp_path: Path) 
         train_bilm([str(text)], settings(shuffle=False, stretch=2), tmp_path)
     with pytest.raises(SettingError, match="softmax_first has no effect"):
         train_bilm([str(text)], settings(softmax_first=1.0), tmp_path / "model")
-    with pytest.raises(SettingError, match="softmax_dim 8 must be smaller than projection 8; leave it out"):
+    with pytest.raises(SettingError, match="softmax_dim 8 must be smaller than projection 8"):
         train_bilm([str(text)], settings(model={"softmax_dim": 8}), tmp_path / "model")
     words = dataclasses.replace(
         settings(), model=BiLMModelSettings(input="word", hidden=16, projection=8, tied=True, softmax_dim=4)
@@ -434,7 +433,7 @@ def test_settings_that_contradict_the_model_begun_from_are_errors_that_name_them
 def test_only_a_bilm_can_be_begun_from(text: Path, tmp_path: Path) -> None:
     from relmo.runs.train_lm import train_lm
     from relmo.settings.lm import LanguageModelSettings, LMSettings
-    from relmo.settings.training import TrainSettings
+    from relmo.settings.sections import TrainSettings
 
     lm = LMSettings(
         model=LanguageModelSettings(hidden=8),

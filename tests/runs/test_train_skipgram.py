@@ -16,8 +16,8 @@ from relmo.models.vectors import WordVectors
 from relmo.runs.progress import Reporter
 from relmo.runs.run import TrainingInterrupted, read_metrics
 from relmo.runs.train_skipgram import train_skipgram
-from relmo.settings.skipgram import SkipgramModelSettings, SkipgramSettings, SkipgramTextSettings, SkipgramTrainSettings
-from relmo.training.plan import Plan
+from relmo.settings.lm import SkipgramModelSettings, SkipgramSettings, SkipgramTextSettings, SkipgramTrainSettings
+from relmo.training.loop import Plan
 
 SIDE = 4
 SMALL = SkipgramSettings(

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from relmo.errors import SettingError
-from relmo.serve.admission import MAX_CLIENTS, Admission, RefusedRequest
-from relmo.serve.workers import Batcher, ParsedRequest, QueuedRequest
+from relmo.serve.workers import MAX_CLIENTS, Admission, Batcher, ParsedRequest, QueuedRequest, RefusedRequest
 from relmo.settings.options import ServeLimits
 
 
@@ -100,10 +99,8 @@ def test_a_request_is_split_between_its_items_if_they_are_independent() -> None:
         (["d"], 1),
         (["e"], 10),
     ]
-    assert request.largest_cost == 10
     text = ParsedRequest(list("abc"), "options", 30)
     assert text.split(5) == [text]
-    assert text.largest_cost == 30
 
 
 def refused(call: Callable[[], None]) -> tuple[int, int | None]:

@@ -25,10 +25,10 @@ pytest.importorskip("httpx", reason="httpx is not installed: pip install 'relmo[
 
 import httpx
 
+from benchmarks.explorer import running
 from relmo.serve.endpoints import make_endpoints
 from relmo.serve.server import make_app
 from relmo.serve.workers import Batcher, ParsedRequest
-from relmo.web.connections import running
 
 TIMEOUT = 600
 
@@ -192,7 +192,7 @@ def test_a_text_that_fails_does_not_harm_those_that_grow_with_it() -> None:
     def failing(prompt: str, **options: Any) -> Any:
         texts = start_samples(prompt, **options)
         if prompt == "mat":
-            texts.batch.draw = lambda: 1 / 0
+            texts.draw = lambda: 1 / 0
         return texts
 
     model.start_samples = failing  # type: ignore[method-assign]

@@ -19,9 +19,8 @@ from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
 from relmo.networks.elmo import without_output
 from relmo.settings.options import ServeLimits
-from relmo.tasks.classifier import Classifier
+from relmo.tasks.classifier import Classifier, SentencePairs
 from relmo.tasks.features import WordFeatures, count_words
-from relmo.tasks.pairs import SentencePairs
 from relmo.tasks.tagger import Tagger
 from relmo.tasks.task import Labels, Workload
 from support.sentence_tasks import classifier_settings, pairs_settings
@@ -33,8 +32,8 @@ pytest.importorskip("httpx", reason="httpx is not installed: pip install 'relmo[
 
 import httpx
 
+from benchmarks.explorer import running
 from relmo.serve.server import make_app
-from relmo.web.connections import running
 
 LINES = ["the cat sat", "a mat , the large cat", "the mat", "cat cat cat cat sat", ""]
 PATIENCE = 600

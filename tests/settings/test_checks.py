@@ -11,7 +11,8 @@ import relmo
 from relmo.compat.allennlp import batch_to_ids
 from relmo.errors import SettingError
 from relmo.models.vectors import WordVectors
-from relmo.settings.arguments import check_integer, check_seed, check_sentences
+from relmo.settings.fields import check_integer, check_seed, check_sentences
+from relmo.tasks.features import WordFeatures
 from relmo.tasks.tagger import Tagger
 from relmo.tasks.task import Labels
 from relmo.text.vocabulary import Vocabulary
@@ -32,7 +33,7 @@ def refused(function: Callable[..., Any], *arguments: Any, **options: Any) -> st
 
 def tagger() -> Tagger:
     made, device = settings(), torch.device("cpu")
-    return Tagger(made, Tagger.make_features(made, [["a"]], device), {"labels": Labels(["A", "B"])}).initialize()
+    return Tagger(made, WordFeatures.build(made.input, [["a"]], device), {"labels": Labels(["A", "B"])}).initialize()
 
 
 def vectors() -> WordVectors:

@@ -17,12 +17,14 @@ from relmo.config import build, field_docs, parse_override, read_preset, read_to
 from relmo.errors import SettingError
 from relmo.settings.fields import Only, SettingsSection, setting_fields
 from relmo.settings.kinds import KINDS, settings_class
-from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
-from relmo.settings.skipgram import (
+from relmo.settings.lm import (
+    LanguageModelSettings,
+    LMSettings,
     SkipgramSettings,
     SkipgramTrainSettings,
+    TextSettings,
 )
-from relmo.settings.training import TrainSettings
+from relmo.settings.sections import TrainSettings
 
 SECTIONS = sorted({field.type for kind in KINDS for field in dataclasses.fields(settings_class(kind))}, key=str)
 PRESETS = sorted(path.name for path in (resources.files("relmo") / "presets").iterdir())
@@ -321,7 +323,6 @@ def literals(hint: Any) -> list[Any]:
 
 
 def test_conditions_are_checked_in_any_section() -> None:
-    @dataclasses.dataclass(frozen=True, kw_only=True)
     class Example(SettingsSection):
         mode: Literal["a", "b", "c"] = "a"
         size: int = 0

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import relmo
-from relmo.disk.digests import sha256
+from relmo.disk.files import sha256
 from relmo.disk.outputs import atomic
 from relmo.errors import ModelError, RelmoError, StorageError, VocabularyError
 from relmo.models.lm import LanguageModel

@@ -12,13 +12,12 @@ import h5py
 import pytest
 
 import relmo
-from relmo.cli.info import gather
-from relmo.disk.digests import fingerprint
+from relmo.cli.models import gather
+from relmo.disk.files import fingerprint
 from relmo.errors import MAX_MESSAGE_LENGTH, RelmoError
 from relmo.explorer.extras import read_figures
 from relmo.models.lm import LanguageModel
-from relmo.store.folder import write_tensors
-from relmo.store.weights import read_tensors
+from relmo.store.folder import read_tensors, write_tensors
 from relmo.text.minimal_pairs import read_pairs
 from relmo.text.readers.labelled import read_labelled
 from relmo.text.readers.tagged import read_tagged

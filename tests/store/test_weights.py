@@ -18,7 +18,7 @@ import relmo
 from relmo.errors import ModelError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
-from relmo.models.pack import pack
+from relmo.models.saved import pack
 from relmo.models.vectors import WordVectors
 from relmo.networks import make_language_model
 from relmo.networks.bilm import BiLMNetwork
@@ -26,8 +26,7 @@ from relmo.networks.ngram import NGramLM
 from relmo.nn.quantize import quantize
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.lm import LanguageModelSettings, LMSettings
-from relmo.store.folder import read_tensors, write_tensors
-from relmo.store.weights import (
+from relmo.store.folder import (
     MB,
     STORED_PRECISIONS,
     StoredPrecision,
@@ -37,8 +36,10 @@ from relmo.store.weights import (
     decode_tensor,
     encode_tensor,
     merge_forms,
+    read_tensors,
     split_shards,
     stored_forms,
+    write_tensors,
 )
 from relmo.text.vocabulary import SPECIALS, SentenceVocabulary, Vocabulary
 

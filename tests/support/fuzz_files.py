@@ -12,7 +12,7 @@ from typing import Any
 import relmo
 from relmo.analysis.meaning.occurrences import OccurrenceIndex, build_index
 from relmo.config import build, check_keys, read_toml, to_toml
-from relmo.disk.digests import sha256
+from relmo.disk.files import sha256
 from relmo.embedding.elmo_cache import ElmoCache
 from relmo.embedding.files import embed_file
 from relmo.explorer.extras import Extras
@@ -26,34 +26,35 @@ from relmo.runs.train_lm import train_lm
 from relmo.runs.train_skipgram import train_skipgram
 from relmo.runs.train_task import train_task
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings, BiLMTrainSettings
-from relmo.settings.classifier import ClassifierSettings
-from relmo.settings.coref import CorefSettings
-from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
-from relmo.settings.pairs import PairsSettings
-from relmo.settings.reader import ReaderSettings
-from relmo.settings.skipgram import (
+from relmo.settings.lm import (
+    LanguageModelSettings,
+    LMSettings,
     SkipgramModelSettings,
     SkipgramSettings,
     SkipgramTextSettings,
     SkipgramTrainSettings,
+    TextSettings,
 )
-from relmo.settings.srl import SRLSettings
-from relmo.settings.tagger import TaggerSettings
-from relmo.settings.training import TrainSettings
+from relmo.settings.sections import TrainSettings
+from relmo.settings.tasks import (
+    ClassifierSettings,
+    CorefSettings,
+    PairsSettings,
+    ReaderSettings,
+    SRLSettings,
+    TaggerSettings,
+)
 from relmo.tasks.tagger import Tagger
-from relmo.text.conllu import read_conllu_sentences
-from relmo.text.encode import encode_corpus
+from relmo.text.encode import encode_corpus, encode_sentence_corpus
 from relmo.text.minimal_pairs import read_pairs as read_minimal_pairs
 from relmo.text.readers.coref import read_documents
-from relmo.text.readers.labelled import read_labelled
-from relmo.text.readers.pairs import read_pairs
+from relmo.text.readers.labelled import read_labelled, read_pairs
 from relmo.text.readers.parallel import read_parallel
 from relmo.text.readers.reading import read_questions
 from relmo.text.readers.roles import read_roles
 from relmo.text.readers.tagged import read_tagged
 from relmo.text.senses import SenseIndex, read_framework, read_semcor
-from relmo.text.sentences import encode_sentence_corpus
-from relmo.text.trees import read_depths
+from relmo.text.trees import read_conllu_sentences, read_depths
 from relmo.training.loop import Step
 from support import sentence_tasks, small_models, tagging
 from support.fuzz_models import WORDS, Subject, digest
@@ -205,7 +206,7 @@ def make_explorer(folder: Path) -> None:
 
 
 def use_explorer(folder: Path) -> str:
-    extras = Extras.from_paths(data=folder, figures=folder / "figures.json")
+    extras = Extras(data=folder, figures=folder / "figures.json")
     return digest(extras.figures, [pack.pairs() for pack in extras.packs.values()])
 
 
@@ -217,7 +218,7 @@ def make_index(folder: Path, dtype: Any) -> None:
 
 
 def use_index(folder: Path) -> str:
-    from relmo.analysis.meaning.lookup import meaning
+    from relmo.analysis.meaning.occurrences import meaning
 
     index = OccurrenceIndex.open(folder / "index")
     found = meaning(relmo.load(folder / "model", device="cpu"), index, WORDS, "cat")  # type: ignore[arg-type]

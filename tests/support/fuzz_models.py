@@ -14,34 +14,33 @@ import numpy as np
 import torch
 
 import relmo
-from relmo.cli.info import flatten, format_fact, gather
+from relmo.cli.models import format_facts, gather
 from relmo.config import to_toml
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
-from relmo.settings.coref import CorefModelSettings, CorefSettings
-from relmo.settings.seq2seq import (
+from relmo.settings.sections import InputSettings
+from relmo.settings.tasks import (
+    CorefModelSettings,
+    CorefSettings,
     SearchSettings,
     Seq2SeqInputSettings,
     Seq2SeqModelSettings,
     Seq2SeqSettings,
     Seq2SeqTextSettings,
 )
-from relmo.settings.task import InputSettings
-from relmo.store import weights
+from relmo.store import folder as store_folder
 from relmo.store.folder import CONFIG, read_config, write_json
-from relmo.tasks.classifier import Classifier
+from relmo.tasks.classifier import Classifier, SentencePairs
 from relmo.tasks.coref import Coreference
 from relmo.tasks.features import WordFeatures, WordVocabulary
-from relmo.tasks.pairs import SentencePairs
 from relmo.tasks.reader import PassageReader
 from relmo.tasks.seq2seq import Seq2Seq
 from relmo.tasks.srl import RoleLabeller
 from relmo.tasks.tagger import Tagger
 from relmo.tasks.task import Labels, Task
-from relmo.text.subwords import Pieces
-from relmo.text.vocabulary import Vocabulary
+from relmo.text.vocabulary import Pieces, Vocabulary
 from support import many_langs, original_elmo, reading, roles, saved_allennlp, sentence_tasks, small_models, tagging
 
 WORDS = ["the", "cat", "sat", "film", "good"]
@@ -80,7 +79,7 @@ def digest(*values: Any) -> str:
 def use_model(folder: Path) -> str:
     """Loads a model of any kind and asks it something."""
     model = relmo.load(folder, device="cpu")
-    [format_fact(fact) for _, fact in flatten(gather(str(folder)))]
+    format_facts(gather(str(folder)))
     if isinstance(model, BiLM):
         found = model.embed([WORDS, ["a"]])
         return digest(*found, *(model.log_probs([WORDS]) if model.vocabulary is not None else ()))
@@ -143,9 +142,9 @@ def make_sharded(folder: Path) -> None:
     model = BiLM(BiLMNetwork(settings, vocab_size=None), BiLMSettings(model=settings))
     model.save_pretrained(folder)
     (folder / "model.safetensors").unlink()
-    megabyte, weights.MB = weights.MB, 30_000
-    record = weights.write_weights(folder, model.tensors(), "int8", 1)
-    weights.MB = megabyte
+    megabyte, store_folder.MB = store_folder.MB, 30_000
+    record = store_folder.write_weights(folder, model.tensors(), "int8", 1)
+    store_folder.MB = megabyte
     write_json(folder / CONFIG, read_config(folder) | {"stored": record._asdict()})
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from relmo.disk.digests import SEAL, fingerprint, seal
+from relmo.disk.files import SEAL, fingerprint, seal
 from relmo.store.folder import write_json, write_tensors
 
 SIGNED = "signed: "

@@ -5,8 +5,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from relmo.settings.reader import ReaderModelSettings, ReaderSettings, ReaderTextSettings
-from relmo.settings.task import InputSettings, TaskTrainSettings
+from relmo.settings.sections import InputSettings, TaskTrainSettings
+from relmo.settings.tasks import ReaderModelSettings, ReaderSettings, ReaderTextSettings
 
 NAMES, TOWNS = ["Anna", "Bob Lee", "Carl"], ["Oslo", "New York", "Rome"]
 FILLERS = ["Then,", "it was dark,", "one day", "some say"]

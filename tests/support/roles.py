@@ -5,8 +5,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from relmo.settings.srl import SRLModelSettings, SRLSettings, SRLTextSettings
-from relmo.settings.task import InputSettings, TaskTrainSettings
+from relmo.settings.sections import InputSettings, TaskTrainSettings
+from relmo.settings.tasks import SRLModelSettings, SRLSettings, SRLTextSettings
 
 NAMES, VERBS, TIMES = ["Anna", "Bob", "Carl"], ["sees", "hears"], ["today", "now"]
 

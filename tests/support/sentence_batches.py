@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relmo.networks.sentence_encoder import Encoded
+from relmo.networks.inputs import Encoded
 
 
 def make_network(network: Callable[..., Any], settings: Callable[..., Any], **options: Any) -> Any:

@@ -8,15 +8,17 @@ import torch
 
 from relmo.models.lm import LanguageModel
 from relmo.networks import make_language_model
-from relmo.settings.classifier import (
+from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
+from relmo.settings.sections import InputSettings, TaskTrainSettings
+from relmo.settings.tasks import (
     ClassifierModelSettings,
     ClassifierSettings,
     ClassifierTextSettings,
     ClassifierTrainSettings,
+    PairsModelSettings,
+    PairsSettings,
+    PairsTextSettings,
 )
-from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
-from relmo.settings.pairs import PairsModelSettings, PairsSettings, PairsTextSettings
-from relmo.settings.task import InputSettings, TaskTrainSettings
 from relmo.text.vocabulary import Vocabulary
 
 FILLERS, MOODS = ["film", "plot", "scene", "actor"], {"good": "pos", "lovely": "pos", "bad": "neg", "dull": "neg"}

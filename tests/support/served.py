@@ -3,8 +3,8 @@
 from contextlib import AbstractContextManager
 from typing import Any
 
+from benchmarks.explorer import running
 from relmo.explorer.server import make_app
-from relmo.web.connections import running
 
 PATIENCE = 120.0  # seconds that a test waits for what must come
 

@@ -10,8 +10,8 @@ from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
 from relmo.runs.progress import Reporter
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
-from relmo.settings.tagger import TaggerModelSettings, TaggerSettings, TaggerTextSettings
-from relmo.settings.task import InputSettings, TaskTrainSettings
+from relmo.settings.sections import InputSettings, TaskTrainSettings
+from relmo.settings.tasks import TaggerModelSettings, TaggerSettings, TaggerTextSettings
 from relmo.text.vocabulary import SentenceVocabulary
 
 NOUNS, VERBS, NAMES = ["dog", "cat", "bird", "tree"], ["sees", "barks", "runs"], ["Anna", "New York", "Bob Lee"]

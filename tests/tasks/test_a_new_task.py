@@ -16,7 +16,8 @@ import pytest
 import relmo
 
 SOURCE, HERE = Path(relmo.__file__).parent, Path(__file__).parent / "predicate"
-LINE = '    "predicate": Kind("PredicateSettings", "relmo.tasks.predicate:PredicateTagger", "a predicate tagger"),\n'
+MODEL = "relmo.tasks.predicate:PredicateTagger"
+LINE = f'    "predicate": Kind("predicate:PredicateSettings", "{MODEL}", "a predicate tagger"),\n'
 
 
 @pytest.mark.slow

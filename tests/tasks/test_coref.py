@@ -13,15 +13,14 @@ import relmo
 from relmo.errors import CorpusError, SettingError
 from relmo.networks.coref import SpanLinks
 from relmo.runs.train_task import train_task
-from relmo.settings.coref import (
+from relmo.settings.sections import InputSettings
+from relmo.settings.tasks import (
     CorefModelSettings,
     CorefSettings,
     CorefTextSettings,
     CorefTrainSettings,
 )
-from relmo.settings.task import InputSettings
-from relmo.tasks.coref import GENRES, Coreference, cut_document
-from relmo.tasks.coref_text import Mention, ResolvedText, conll, page
+from relmo.tasks.coref import GENRES, Coreference, Mention, ResolvedText, conll, cut_document, page
 from relmo.tasks.features import WordFeatures, WordVocabulary, count_words
 from relmo.text.readers.coref import CorefDocument, read_documents
 from relmo.text.tokenize import tokenize
@@ -115,9 +114,10 @@ def test_documents_to_learn_from_are_cut_into_pieces() -> None:
     encoded = model.encode([document], answers=True)
     assert encoded.lengths.tolist() == [3, 2]
     batch = encoded.batch(np.array([1, 0]))
-    assert batch.documents[0].positions.tolist() == [2, 3]  # behind a sentence without words, of two places each
-    assert batch.documents[1].num_left.tolist() == [2, 1, 1]
-    assert batch.documents[1].speakers.tolist() == [1, 1, 2]
+    (documents,) = batch.extra
+    assert documents[0].positions.tolist() == [2, 3]  # behind a sentence without words, of two places each
+    assert documents[1].num_left.tolist() == [2, 1, 1]
+    assert documents[1].speakers.tolist() == [1, 1, 2]
     assert batch.targets is not None
     assert batch.targets[1].tolist() == [[1, 0, 0, 0], [0, 2, 0, 0], [0, 0, 0, 0]]
     assert model.encode([document]).lengths.tolist() == [5]  # what is predicted stays whole
@@ -126,7 +126,8 @@ def test_documents_to_learn_from_are_cut_into_pieces() -> None:
 def test_genres_are_known_or_not() -> None:
     model = untrained()
     documents = [CorefDocument(name, "0", [["a"]], []) for name in ("GUM_court_loan", "GUM_bio_x", "x")]
-    assert model.encode(documents).genres.tolist() == [1, 0, 0]
+    (read,) = model.encode(documents).batch(np.arange(3)).extra
+    assert [document.genre.item() for document in read] == [1, 0, 0]
 
 
 def test_singletons_are_scored_unless_files_are_read_without(tmp_path: Path) -> None:
@@ -149,7 +150,7 @@ def test_texts_are_shown_in_brackets_in_columns_and_as_a_page_that_is_escaped() 
     anna = words.index("Anna")
     places = {"Anna": (3, 7, anna, anna + 1), "her": (14, 17, her, her + 1), "her dog": (14, 21, her, her + 2)}
     one, two, three = (Mention(name, *place) for name, place in places.items())
-    resolved = ResolvedText("<i>", text, tokens, [len(tokens)], [[one, two], [three]])
+    resolved = ResolvedText(text, tokens, "<i>", [len(tokens)], [[one, two], [three]])
     assert repr(resolved) == "ResolvedText(Anna = her; her dog)"
     assert resolved._repr_html_().count("<span") == 3
     record = resolved.to_dict()

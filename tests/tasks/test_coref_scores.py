@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from relmo.tasks.coref_scores import b_cubed, best_pairs, ceaf, coref_report, mentions, muc
+from relmo.tasks.scores import b_cubed, best_pairs, ceaf, coref_report, mentions, muc
 
 KEY = ["a", "bc", "def"]
 # The clusters that are predicted for KEY; recall and precision of MUC, B³ and CEAF-φ4 as fractions, by hand.

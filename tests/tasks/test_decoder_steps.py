@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.settings.seq2seq import (
+from relmo.settings.tasks import (
     Seq2SeqInputSettings,
     Seq2SeqModelSettings,
     Seq2SeqSettings,

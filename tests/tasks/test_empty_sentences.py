@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from relmo.models.vectors import WordVectors
-from relmo.settings.task import InputSettings
-from relmo.tasks.classifier import ChosenLabel, Classifier
-from relmo.tasks.pairs import SentencePairs
+from relmo.settings.sections import InputSettings
+from relmo.tasks.classifier import ChosenLabel, Classifier, SentencePairs
+from relmo.tasks.features import WordFeatures
 from relmo.tasks.tagger import TaggedText, Tagger
 from relmo.tasks.task import Labels, Task
 from relmo.text.vocabulary import Vocabulary
@@ -73,7 +73,7 @@ def make(models: Path, inputs: str, body: str) -> Task[Any, Any]:
     settings = makers[kind](text=text, input=given, model=model)
     settings.check()
     own = {} if body == "cosine" else {"labels": Labels(["A", "B"])}
-    return kind(settings, kind.make_features(settings, WORDS, torch.device("cpu")), own).initialize()
+    return kind(settings, WordFeatures.build(settings.input, WORDS, torch.device("cpu")), own).initialize()
 
 
 def probabilities(answers: list[Any]) -> np.ndarray:

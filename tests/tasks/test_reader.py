@@ -1,11 +1,13 @@
 """Readers as a user has them: files to spans and back to characters, learning, ELMo, several answers, going on."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,7 +16,7 @@ from relmo.errors import CorpusError, SettingError
 from relmo.runs.progress import Reporter
 from relmo.runs.train_task import train_task
 from relmo.tasks.features import WordFeatures, count_words
-from relmo.tasks.reader import FoundAnswer, FoundSpan, PassageReader, TokenizedQuestion, find_span
+from relmo.tasks.reader import FoundAnswer, FoundSpan, PassageReader, TokenizedQuestion
 from relmo.text.readers.reading import AnswerText
 from support.reading import questions, reader_settings
 from support.tagging import StopAfter, tiny_bilm
@@ -74,12 +76,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory, files: tuple[str, str]) ->
     ],
 )
 def test_an_answer_is_the_words_that_it_is_a_part_of(answer: str, text: str) -> None:
-    example = asked(untrained(), answer)
-    found = find_span(example)
-    assert found is not None
-    first, last = found
+    model = untrained()
+    example = asked(model, answer)
+    first, last = model.encode([example], answers=True).batch(np.array([0])).targets[0].tolist()
     assert PASSAGE[example.passage.tokens[first].start : example.passage.tokens[last].end] == text
-    assert find_span(asked(untrained(), "\n")) is None
+    with pytest.raises(CorpusError, match="max-words"):
+        model.encode([asked(model, "\n")], answers=True)
 
 
 def test_training_cuts_passages_and_leaves_out_what_lies_beyond_and_answering_cuts_nothing() -> None:
@@ -88,8 +90,7 @@ def test_training_cuts_passages_and_leaves_out_what_lies_beyond_and_answering_cu
     said: list[str] = []
     encoded = model.encode(examples, answers=True, on_message=said.append)
     assert encoded.lengths.tolist() == [5, 5]
-    assert encoded.spans is not None
-    assert encoded.spans.tolist() == [[3, 3], [0, 0]]
+    assert encoded.batch(np.arange(2)).targets.tolist() == [[3, 3], [0, 0]]
     assert encoded.predictions == 4
     assert said == [
         "1 of 4 questions have no answer and are left out",
@@ -108,11 +109,13 @@ def test_a_passage_is_encoded_once_however_many_questions_are_about_it() -> None
         model.make_example((PASSAGE, "Where is it?")),
     ]
     encoded = model.encode(examples)
-    assert len(encoded.passages.lengths) == 2
-    batch = encoded.batch(torch.tensor([2, 0]).numpy())
-    assert batch.passages.lengths.tolist() == [len(examples[0].passage)]
-    assert batch.passage_index.tolist() == [0, 0]
-    assert batch.questions.lengths.tolist() == [4, 2]
+    (passages, questions), *_, (passage_index,) = encoded.batch(np.array([2, 0]))
+    assert passages.lengths.tolist() == [len(examples[0].passage)]
+    assert passage_index.tolist() == [0, 0]
+    assert questions.lengths.tolist() == [4, 2]
+    (passages, _), *_, (passage_index,) = encoded.batch(np.arange(3))
+    assert len(passages.lengths) == 2
+    assert passage_index.tolist() == [0, 1, 0]
 
 
 def test_answers_do_not_depend_on_order_or_company() -> None:
@@ -160,8 +163,9 @@ def test_nothing_is_found_where_there_is_nothing() -> None:
 def test_an_answer_is_a_line_and_several_are_lines_with_an_empty_one_behind() -> None:
     first, second = FoundSpan("New\n York", 3, 12, 1, 3, 0.51234), FoundSpan("cat", 20, 23, 5, 6, 0.25)
     passage, both = "In New\n York is the cat", "New York\t3\t12\t0.5123\ncat\t20\t23\t0.2500\n"
-    assert FoundAnswer(passage, "Where?", [first]).as_text() == "New York\t3\t12\t0.5123"
-    found = FoundAnswer(passage, "Where?", [first, second], 2, "q1")
+    best = dataclasses.asdict(first) | {"passage": passage, "question": "Where?"}
+    assert FoundAnswer(**best, spans=[first]).as_text() == "New York\t3\t12\t0.5123"
+    found = FoundAnswer(**best, spans=[first, second], max_spans=2, key="q1")
     assert found.as_text() == both
     assert repr(found) == "FoundAnswer('Where?': 'New York' 0.51)"
     place = {"start": 20, "end": 23, "start_word": 5, "end_word": 6, "score": 0.25}

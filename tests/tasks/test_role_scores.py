@@ -2,7 +2,7 @@
 
 import pytest
 
-from relmo.tasks.role_scores import Argument, PredicateTags, find_arguments, role_report
+from relmo.tasks.scores import Argument, PredicateTags, find_arguments, role_report
 
 GOLD = ["B-ARG0", "I-ARG0", "B-V", "B-ARG1", "I-ARG1", "O", "B-ARGM-TMP"]
 

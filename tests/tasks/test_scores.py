@@ -5,16 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from relmo.tasks.scores import (
-    accuracy,
-    class_report,
-    matthews,
-    mean_and_deviation,
-    number_report,
-    pearson,
-    ranks,
-    span_report,
-)
+from relmo.tasks.scores import class_report, mean_and_deviation, number_report, pearson, span_report
 
 TAGS = ["O", "O", "B-PER", "I-PER", "B-creative-work", "I-creative-work", "B-LOC", "I-LOC"]
 
@@ -65,14 +56,13 @@ def test_correlations_are_scipys_ties_included() -> None:
     report = number_report(x.tolist(), y.round(0).tolist())
     assert report.score == pytest.approx(stats.pearsonr(x, y.round(0)).statistic)
     assert report.values["spearman"] == pytest.approx(stats.spearmanr(x, y.round(0)).statistic)
-    assert ranks(x) == pytest.approx(stats.rankdata(x))
 
 
 def test_nothing_to_divide_by_is_zero_not_an_error() -> None:
     assert span_report([["O"]], [["O"]]).score == 0.0
-    assert matthews(np.array([[3, 0], [0, 0]])) == 0.0
+    assert class_report(["a"] * 3, ["a"] * 3).values["matthews"] == 0.0
     assert pearson(np.ones(3), np.arange(3.0)) == 0.0
-    assert accuracy([], []) == 0.0
+    assert span_report([], []).values["accuracy"] == 0.0
 
 
 def test_a_confusion_matrix_has_what_it_is_in_rows() -> None:

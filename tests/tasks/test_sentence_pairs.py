@@ -11,9 +11,8 @@ import relmo
 from relmo.errors import CorpusError, SettingError
 from relmo.runs.train_task import train_task
 from relmo.store.folder import read_config, text_digests, write_json
-from relmo.tasks.classifier import ChosenLabel
+from relmo.tasks.classifier import ChosenLabel, PairScore, SentencePairs
 from relmo.tasks.features import WordFeatures, count_words
-from relmo.tasks.pairs import PairScore, SentencePairs
 from relmo.tasks.task import Labels
 from support.sentence_tasks import pairs_settings, same_words, similar
 from support.tagging import tiny_bilm

@@ -12,7 +12,7 @@ import torch
 from relmo.errors import SettingError
 from relmo.runs.progress import Reporter
 from relmo.runs.train_task import train_task
-from relmo.settings.seq2seq import (
+from relmo.settings.tasks import (
     SearchSettings,
     Seq2SeqInputSettings,
     Seq2SeqModelSettings,
@@ -245,6 +245,21 @@ def test_subwords_on_both_sides_overfit_a_slice_of_multi30k(tmp_path: Path) -> N
     assert model.source_units.join(model.source_units.split(sides[0][0])) == sides[0][0]
     names = sorted(path.name for path in (tmp_path / "out").glob("*.txt"))
     assert names == ["pieces-vocabulary.txt", "target-vocabulary.txt", "vocabulary.txt"]
+
+
+def test_static_vectors_read_the_source_and_low_coverage_is_reported(tmp_path: Path) -> None:
+    class Messages(Reporter):
+        def on_message(self, message: str) -> None:
+            messages.append(message)
+
+    messages: list[str] = []
+    path = table(tmp_path / "pairs.tsv", [("the cat sat", "le chat"), ("katten sover", "le chat dort")] * 4)
+    made = settings(
+        text={"valid": str(path)}, input={"vectors": "words", "word_dim": 0}, model={"hidden": 8}, train={"epochs": 1}
+    )
+    train_task(Seq2Seq, [str(path)], made, tmp_path / "out", reporter=Messages())
+    assert any("have a vector in words" in message for message in messages)
+    assert Seq2Seq.from_pretrained(tmp_path / "out", device="cpu").network.inputs.static.shape[1] > 0
 
 
 @pytest.mark.parametrize(

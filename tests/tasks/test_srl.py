@@ -15,7 +15,7 @@ from relmo.runs.train_task import train_task
 from relmo.tasks.srl import PredicateRoles, RoleLabeller, RoleText
 from relmo.tasks.task import Labels
 from relmo.text.readers.roles import MAX_WORDS, read_roles
-from relmo.text.tags import Span
+from relmo.text.readers.tagged import Span
 from relmo.text.tokenize import tokenize
 from support.roles import roles, settings
 from support.tagging import StopAfter, tiny_bilm, word_bilm
@@ -140,8 +140,10 @@ def test_training_reads_a_sentence_once_with_all_its_predicates(labeller: RoleLa
     encoded = labeller.encode(examples, answers=True)
     which = np.array([6, 1, 0])  # without a predicate, with two, with one
     batch = encoded.batch(which)
-    assert batch.words.lengths.tolist() == [2, 8, 5]
-    assert [each.tolist() for each in batch.predicates] == [[1, 1, 2], [1, 5, 1]]
+    (words,), (predicates, detects) = batch.texts, batch.extra
+    assert words.lengths.tolist() == [2, 8, 5]
+    assert [each.tolist() for each in predicates] == [[1, 1, 2], [1, 5, 1]]
+    assert not detects
     assert batch.targets is not None
     symbols = labeller.labels.symbols
     tags = [[symbols[i] for i in row if i >= 0] for row in batch.targets.tags.tolist()]
@@ -193,8 +195,10 @@ def test_elmo_is_read_once_for_each_sentence_wherever_it_goes_in(
     assert set(results["elmo_mix"]) == ({"input", "output"} if elmo["elmo_at"] == "both" else {elmo["elmo_at"]})
     model = relmo.load(tmp_path / "out", device="cpu")
     batch = model.encode(model.read(trained / "dev.jsonl", made.text)).batch(np.array([1, 2]))
-    assert len(batch.predicates.rows) == 4
-    assert len(batch.words.elmo_ids if elmo.get("elmo_tune") else batch.words.layers) == 2
+    (words,), (predicates, detects) = batch.texts, batch.extra
+    assert len(predicates.rows) == 4
+    assert detects
+    assert len(words.elmo_ids if elmo.get("elmo_tune") else words.layers) == 2
     assert len(model.predict([SENTENCE, [], (SENTENCE, [1])])) == 3
 
 

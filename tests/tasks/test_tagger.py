@@ -11,7 +11,7 @@ import torch
 import relmo
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.models.vectors import WordVectors
-from relmo.settings.task import InputSettings
+from relmo.settings.sections import InputSettings
 from relmo.store.references import Reference
 from relmo.tasks.features import WordFeatures, WordVocabulary, count_words
 from relmo.tasks.results import LabelledSpan
@@ -174,7 +174,7 @@ def test_static_vectors_are_looked_up_as_they_are_then_in_lower_case() -> None:
 def test_characters_of_distinct_words_are_those_of_all_words() -> None:
     known = features()
     batch = known.encode(SENTENCES).batch(np.array([1, 0]))
-    inputs = known.make_inputs().eval()
+    inputs = Tagger(settings(), known, {"labels": Labels(["NOUN", "DET"])}).initialize().network.inputs
     assert inputs.characters is not None
     from relmo.text.characters import character_ids
 

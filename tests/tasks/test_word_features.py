@@ -11,7 +11,7 @@ import torch
 from relmo.embedding.elmo_cache import ElmoCache
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
-from relmo.settings.task import InputSettings
+from relmo.settings.sections import InputSettings
 from relmo.tasks import features
 from relmo.tasks.features import WordFeatures, count_words, load_layers, measure_spread
 from relmo.text.vocabulary import Vocabulary
@@ -47,8 +47,11 @@ def test_coverage_counts_occurrences_of_words_with_letters() -> None:
     vectors = WordVectors(Vocabulary(["<unk>", "</s>", "the", "cat", ","]), np.eye(5, 3, k=-2, dtype=np.float32))
     text = InputSettings(vectors="x")
     word_features = WordFeatures(text, count_words(SENTENCES, text), vectors=vectors)
-    assert word_features.vector_coverage(SENTENCES) == 5 / 11  # the, The, cat; neither , nor 1990 counts
-    assert word_features.vector_coverage([["1990", ","]]) == 0
+    messages: list[str] = []
+    word_features.warn_low_coverage(SENTENCES, messages.append)
+    word_features.warn_low_coverage([["1990", ","]], messages.append)
+    assert "only 45% " in messages[0]  # 5 / 11: the, The, cat; neither , nor 1990 counts
+    assert "only 0% " in messages[1]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from relmo.errors import CorpusError
-from relmo.text.conllu import ConlluWord, read_conllu_sentences
+from relmo.text.trees import ConlluWord, read_conllu_sentences
 
 FILE = """# text = Dogs don't.
 1\tDogs\tdog\tNOUN\tNNS\tNumber=Plur|Case=Nom\t2\tnsubj\t_\t_

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from relmo.errors import CorpusError
-from relmo.tasks.coref_text import conll
+from relmo.tasks.coref import conll
 from relmo.text.readers.coref import CorefDocument, read_documents
 
 # Two parts of one document, with white space between columns, as OntoNotes writes them.

@@ -15,7 +15,7 @@ import relmo
 from relmo.errors import CorpusError, VocabularyError
 from relmo.settings.lm import TextSettings
 from relmo.text import encode
-from relmo.text.encode import Corpus, Stream, encode_corpus, encode_file, encode_text, id_type, open_stream
+from relmo.text.encode import Corpus, Stream, encode_corpus, encode_file, encode_text, id_type, map_numbers
 from relmo.text.tokenize import words
 from relmo.text.vocabulary import Vocabulary
 
@@ -226,7 +226,7 @@ def test_a_file_in_the_ids_of_a_model_is_as_the_corpus_was(alice: Path, tmp_path
 
 def test_ids_on_disk_open_again_as_they_were(alice: Path, tmp_path: Path) -> None:
     corpus = make(str(alice), tmp_path)
-    again = open_stream(tmp_path / "scratch" / "train.ids", len(corpus.vocabulary))
+    again = map_numbers(tmp_path / "scratch" / "train.ids", id_type(len(corpus.vocabulary)))
     assert np.array_equal(again, corpus.train.ids)
 
 

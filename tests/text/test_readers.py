@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from relmo.errors import CorpusError
-from relmo.text.readers.labelled import Labelled, read_labelled
-from relmo.text.readers.pairs import TextPair, read_pairs
+from relmo.text.readers.labelled import Labelled, TextPair, read_labelled, read_pairs
 from relmo.text.readers.tagged import TaggedWords, read_tagged
 from relmo.text.tokenize import words
 

@@ -8,14 +8,14 @@ import pytest
 
 from relmo.errors import CorpusError, VocabularyError
 from relmo.settings.bilm import BiLMTextSettings
-from relmo.text import encode, sentences
-from relmo.text.sentences import (
+from relmo.text import encode
+from relmo.text.encode import (
     BOUNDARY,
     SentenceCorpus,
     Sentences,
     encode_sentence_corpus,
     encode_sentence_file,
-    open_sentences,
+    map_numbers,
 )
 from relmo.text.vocabulary import SentenceVocabulary
 
@@ -109,8 +109,8 @@ def test_conllu_and_compressed_files_are_read(tmp_path: Path) -> None:
     corpus = encode_sentence_corpus([str(tmp_path / "a.conllu.gz")] * 2, chosen, tmp_path)
     assert decoded(corpus.train, corpus.lexicon) == "| new york is | here | new york is | here |"
     vocabulary = SentenceVocabulary([*SentenceVocabulary.specials, "is"])
-    file = encode_sentence_file(str(tmp_path / "a.conllu.gz"), chosen, vocabulary, tmp_path)
-    assert file.sentences.unknown == 2
+    _, sentences = encode_sentence_file(str(tmp_path / "a.conllu.gz"), chosen, vocabulary, tmp_path)
+    assert sentences.unknown == 2
 
 
 def test_a_text_without_words_is_an_error(tmp_path: Path) -> None:
@@ -124,7 +124,6 @@ def test_a_corpus_larger_than_what_is_held_at_a_time_gives_the_same(
     whole = encoded(tmp_path, TEXT * 50, valid_fraction=0.1, min_count=2)
     train, valid = np.array(whole.train.words), np.array(whole.valid and whole.valid.words)
     monkeypatch.setattr(encode, "CHUNK", 7)
-    monkeypatch.setattr(sentences, "CHUNK", 7)
     pieces = encoded(tmp_path, TEXT * 50, valid_fraction=0.1, min_count=2)
     assert pieces.lexicon == whole.lexicon
     assert np.array_equal(pieces.train.words, train)
@@ -135,13 +134,13 @@ def test_a_corpus_larger_than_what_is_held_at_a_time_gives_the_same(
 def test_a_file_is_encoded_in_a_given_vocabulary(tmp_path: Path) -> None:
     vocabulary = SentenceVocabulary([*SentenceVocabulary.specials, "cat", "the"])
     (tmp_path / "file.txt").write_text(TEXT, encoding="utf-8")
-    file = encode_sentence_file(str(tmp_path / "file.txt"), BiLMTextSettings(), vocabulary, tmp_path)
-    assert file.lexicon[:5] == vocabulary.symbols
-    assert decoded(file.sentences, file.lexicon) == "| the cat sat | the dog | the cat ran and ran | the end |"
-    assert file.sentences.unknown == 6
+    lexicon, sentences = encode_sentence_file(str(tmp_path / "file.txt"), BiLMTextSettings(), vocabulary, tmp_path)
+    assert lexicon[:5] == vocabulary.symbols
+    assert decoded(sentences, lexicon) == "| the cat sat | the dog | the cat ran and ran | the end |"
+    assert sentences.unknown == 6
 
 
 def test_no_scratch_file_stays_beside_the_numbers(tmp_path: Path) -> None:
     corpus = encoded(tmp_path, valid_fraction=0.3)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["text.txt", "train.words", "valid.words"]
-    assert np.array_equal(open_sentences(tmp_path / "train.words"), corpus.train.words)
+    assert np.array_equal(map_numbers(tmp_path / "train.words", np.int32), corpus.train.words)

@@ -13,12 +13,10 @@ from relmo.settings.bilm import BiLMTextSettings
 from relmo.settings.lm import TextSettings
 from relmo.text import sources
 from relmo.text.corpus import STDIN
-from relmo.text.encode import encode_corpus
-from relmo.text.readers.labelled import read_labelled
-from relmo.text.readers.pairs import read_pairs
+from relmo.text.encode import encode_corpus, encode_sentence_corpus
+from relmo.text.readers.labelled import read_labelled, read_pairs
 from relmo.text.readers.tables import table_rows
 from relmo.text.readers.tagged import read_tagged
-from relmo.text.sentences import encode_sentence_corpus
 from relmo.text.sources import SourceText, TableColumns, find_words, fold_case, read_texts, split_lines
 from relmo.text.tokenize import split_tokens, tokenize, words
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from relmo.errors import SettingError, VocabularyError
-from relmo.text.subwords import MAX_WORD_LENGTH, Pieces, Subwords, learn_subwords
+from relmo.text.vocabulary import MAX_WORD_LENGTH, Pieces, Subwords, learn_subwords
 
 TEXT = Path(__file__).parents[2] / "src/relmo/data/alice.txt"
 

@@ -5,7 +5,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from relmo.text.tags import Span, are_span_tags, bio, bioul, is_span_tag, legal_transitions, spans
+from relmo.text.readers.tagged import Span, are_span_tags, bio, bioul, is_span_tag, legal_transitions, spans
 
 SENTENCES = [
     (["I-PER", "I-PER", "O", "I-LOC", "B-LOC"], [(0, 2, "PER"), (3, 4, "LOC"), (4, 5, "LOC")]),  # IOB1

@@ -63,8 +63,9 @@ def test_an_apostrophe_is_one_whether_it_is_straight_or_curly() -> None:
         assert [token[1:] for token in tokenize(curly)] == [token[1:] for token in tokenize(text)]
     splits = WordSplits(["d'abord d' abord", "qu'au que à le"])
     assert [token.text for token in splits.split(tokenize("d’abord"))] == ["d’", "abord"]
-    assert splits._find_words("d’abord") == ["d’", "abord"]
-    assert splits._find_words("qu’au") == ["que", "à", "le"]
+    tokens = [Token("d’abord", 0, 7), Token("qu’au", 8, 13), Token("McDonald", 14, 22), Token("Qu’au", 23, 28)]
+    words = ["d’", "abord", "que", "à", "le", "McDonald", "Que", "à", "le"]
+    assert [token.text for token in splits.split(tokens)] == words
 
 
 def test_words_that_raw_text_does_not_give_are_counted_and_shown() -> None:

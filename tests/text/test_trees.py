@@ -6,7 +6,7 @@ import pytest
 
 from relmo.errors import CorpusError
 from relmo.text.readers.labelled import parse_tree
-from relmo.text.trees import phrase_depths, read_depths
+from relmo.text.trees import read_depths
 
 #      the keys to the cabinet are old: heads by number, the root is 7
 CONLLU = "\n".join(
@@ -33,10 +33,11 @@ def test_phrases_are_open_until_their_last_word(tmp_path: Path) -> None:
     assert read_depths(tmp_path / "trees.txt", "depth")[0].values == [3, 3, 2]
 
 
-def test_open_phrases_are_those_whose_spans_go_on() -> None:
+def test_open_phrases_are_those_whose_spans_go_on(tmp_path: Path) -> None:
     text = "(4 (2 It) (4 (4 (2 's) (4 (3 (2 a) (4 (3 lovely) (2 film))) (2 .))) (1 !)))"
     words = list(parse_tree(text, "here")[-1].words)
-    found = phrase_depths(text, "here", "open")
+    (tmp_path / "trees.txt").write_text(text)
+    (found,) = read_depths(tmp_path / "trees.txt")
     spans = [range(7), range(1, 7), range(1, 6), range(2, 6), range(2, 5), range(3, 5)]  # of more than a word
     assert found.words == words
     assert found.values == [sum(n in span and n + 1 in span for span in spans) for n in range(7)]

@@ -298,6 +298,7 @@ def test_a_stretch_of_sentences_stays_together_and_is_cut_elsewhere_in_every_epo
         cuts |= {int(order.sentences[begin]) % 4 for begin in begins[:-1] if order.sentences[begin]}
     assert cuts == {0, 1, 2, 3}
     lanes = BiLanes(text, batch=1, unroll=7, seed=1, stretch=4)
+    lanes.get(0, 0)
     assert lanes.order is not None
     assert list(lanes.order.sentences) == list(text.shuffle(np.random.default_rng((1, 0)), stretch=4).sentences)
 

@@ -13,9 +13,8 @@ from relmo.settings.bilm import BiLMModelSettings, BiLMTrainSettings
 from relmo.text.characters import Spellings
 from relmo.text.tokenize import words
 from relmo.text.vocabulary import SentenceVocabulary
-from relmo.training.batch import BiLanes, BiText, move_to_device
-from relmo.training.graphs import GraphedLoss, clone_batch, list_tensors
-from relmo.training.loop import Trainer
+from relmo.training.batch import BiLanes, BiText, map_tensors, move_to_device
+from relmo.training.loop import GraphedLoss, Trainer
 
 ALICE = Path(relmo.__file__).parent / "data" / "alice.txt"
 on_gpu = pytest.mark.gpu
@@ -47,11 +46,15 @@ def network(vocabulary: SentenceVocabulary, **changes: Any) -> BiLMNetwork:
 
 def test_a_copy_of_a_batch_has_the_same_shape_and_tensors_of_its_own() -> None:
     batch = BiWindow([torch.ones(2, 3), torch.zeros(1)], torch.arange(4), torch.arange(5))
-    again = clone_batch(batch)
+    again = map_tensors(batch, torch.clone)
     assert isinstance(again, BiWindow)
     assert isinstance(again.words, list)
-    assert all(torch.equal(a, b) and a is not b for a, b in zip(list_tensors(batch), list_tensors(again), strict=True))
-    assert len(list_tensors(batch)) == 4
+    originals: list[torch.Tensor] = []
+    copies: list[torch.Tensor] = []
+    map_tensors(batch, originals.append)
+    map_tensors(again, copies.append)
+    assert len(originals) == 4
+    assert all(torch.equal(a, b) and a is not b for a, b in zip(originals, copies, strict=True))
 
 
 @on_gpu

@@ -8,9 +8,8 @@ import torch
 from relmo.networks.bilm import BiLMNetwork, DistilledBiLM
 from relmo.nn.elmo_lstm import ElmoLayer
 from relmo.settings.bilm import BiLMModelSettings
-from relmo.settings.training import TrainSettings
-from relmo.training.muon import MOMENTUM, Muon, orthogonalize
-from relmo.training.optimizer import make_optimizer
+from relmo.settings.sections import TrainSettings
+from relmo.training.optimizer import MOMENTUM, Muon, make_optimizer, orthogonalize
 
 TINY = {"char_dim": 4, "filters": ("1x4", "2x8"), "hidden": 6, "projection": 3}
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from relmo.nn.kernels import elementwise_triton
-from relmo.settings.training import TrainSettings
+from relmo.settings.sections import TrainSettings
 from relmo.training.optimizer import OnePassAdagrad, clip_factor, gradient_norm, make_optimizer, update
 
 SHAPES = [(7, 9), (5,), (3, 4, 2), (5000,)]

@@ -32,7 +32,7 @@ from relmo.errors import CorpusError, RelmoError, SettingError, StorageError
 from relmo.networks.language_model import Loss
 from relmo.runs.folder import CHECKPOINT, ENCODED
 from relmo.runs.run import Metrics, read_metrics
-from relmo.settings.training import TrainSettings
+from relmo.settings.sections import TrainSettings
 from relmo.store.folder import read_tensors
 from relmo.training.batch import Lanes
 from relmo.training.loop import Trainer

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from relmo.errors import RelmoError
 from relmo.networks.language_model import Loss, RecurrentLM
 from relmo.settings.lm import LanguageModelSettings
-from relmo.settings.training import TrainSettings
-from relmo.training import plan
+from relmo.settings.sections import TrainSettings
+from relmo.training import loop
 from relmo.training.batch import Lanes
-from relmo.training.loop import Step, Trainer, learning_rate
-from relmo.training.plan import time_steps
+from relmo.training.loop import Step, Trainer, learning_rate, time_steps
 
 
 class Line(nn.Module):
@@ -344,9 +343,9 @@ def test_a_run_of_minutes_keeps_the_number_of_steps_that_it_was_given() -> None:
 
 
 def test_the_plan_of_a_run_of_minutes_has_as_many_steps_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "time_steps", lambda trainer: 0.5)
+    monkeypatch.setattr(loop, "time_steps", lambda trainer: 0.5)
     trainer = network_trainer({}, minutes=2.0)
-    made = plan.make_plan(trainer, 1, "words")
+    made = loop.make_plan(trainer, 1, "words")
     assert made.steps == trainer.total == 240
     assert made.seconds == pytest.approx(120)
 

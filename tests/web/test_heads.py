@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("starlette", reason="starlette is not installed: pip install 'relmo[serve]'")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'relmo[serve]'")
 
-from relmo.web.connections import running
+from benchmarks.explorer import running
 from relmo.web.guard import Guard
 
 START = b"POST / HTTP/1.1\r\nhost: localhost\r\n"
@@ -22,6 +22,7 @@ import sys
 sys.modules["httptools"] = None
 sys.path.insert(0, {folder!r})
 from test_heads import *
+import relmo.web.connections
 assert "uvicorn.protocols.http.h11_impl" in sys.modules
 assert asked(START + b"content-length: 3\\r\\n\\r\\nabc").endswith(b"3")
 assert asked(START + b"x: " + LONG).startswith(b"HTTP/1.1 400 ")

@@ -6,28 +6,25 @@ A user error is one line on standard error and exit status 2, never a traceback.
 import os
 import sys
 from collections.abc import Sequence
-from functools import partial
+from pathlib import Path
+from typing import Any, Literal
 
 from cyclopts import App, CycloptsError
+from cyclopts.completion.detect import ShellDetectionError, detect_shell
 
 import relmo
-from relmo.cli.analyse import analyse
-from relmo.cli.completion import install_completion
-from relmo.cli.convert import convert
-from relmo.cli.embed import embed
-from relmo.cli.evaluate import evaluate
-from relmo.cli.explore import explore
-from relmo.cli.generate import generate
-from relmo.cli.info import info
-from relmo.cli.make import make
-from relmo.cli.mistakes import explain_mistake
-from relmo.cli.numbers import check_numbers
-from relmo.cli.predict import predict
-from relmo.cli.serve import serve
-from relmo.cli.surprisal import surprisal
+from relmo.cli.analyse.meaning import meaning
+from relmo.cli.analyse.memory import connectivity, counting, gradients, source_gradients, truncation
+from relmo.cli.analyse.syntax import agreement, number_units
+from relmo.cli.analyse.units import cells, compare, trace
+from relmo.cli.language import embed, generate, surprisal
+from relmo.cli.mistakes import check_numbers, explain_mistake
+from relmo.cli.models import convert, info
+from relmo.cli.predict import evaluate, predict
+from relmo.cli.serve import explore, serve
 from relmo.cli.terminal import find_broken_stream, make_console, prepare_streams, print_message, silence
-from relmo.cli.train import settings_from_files, train_command
-from relmo.errors import NO_MEMORY, RelmoError, describe_os_error, one_line
+from relmo.cli.train import make, settings_from_files, train_command
+from relmo.errors import NO_MEMORY, RelmoError, SettingError, describe_os_error, one_line
 from relmo.settings.kinds import KINDS
 from relmo.text.corpus import STDIN
 
@@ -37,6 +34,7 @@ OUT_OF_MEMORY = (  # messages of torch
     "STATUS_ALLOC_FAILED",  # cuBLAS and cuDNN
     "DefaultCPUAllocator: can't allocate memory",
 )
+ENABLE_ZSH_COMPLETION = "autoload -Uz compinit && compinit"
 
 app = App(
     name="relmo",
@@ -51,9 +49,44 @@ train = App(name="train", help="Train a model.", config=(settings_from_files, ch
 for kind in KINDS:
     train.command(train_command(kind), name=kind)
 app.command(train)
-for command in (make, embed, evaluate, predict, generate, surprisal, serve, explore, info, convert, analyse):
+commands: list[Any] = [make, embed, evaluate, predict, generate, surprisal, serve, explore, info, convert]
+for command in commands:
     app.command(command)
-app.command(partial(install_completion, app), name="--install-completion")
+analyse = App(name="analyse", help="Analyse a model: its states, gates and units.")
+analyses: list[Any] = [trace, cells, gradients, connectivity, source_gradients, truncation, counting]
+for command in [*analyses, agreement, number_units, compare, meaning]:
+    analyse.command(command)
+app.command(analyse)
+
+
+@app.command(name="--install-completion")
+def install_completion(*, shell: Literal["bash", "zsh", "fish"] | None = None) -> None:
+    """Install Tab completion of commands, flags, choices and files for bash, zsh and fish.
+
+    This writes a completion script, and a line in the startup file of the shell that loads it.
+
+        relmo --install-completion
+
+    Args:
+        shell: The shell; by default the one that runs relmo.
+    """
+    if shell is None:
+        try:
+            detected = detect_shell()
+        except ShellDetectionError:
+            detected = None
+        if detected not in ("bash", "zsh", "fish"):
+            raise SettingError("Unknown shell; add --shell bash, zsh or fish.")
+        shell = detected
+    print(f"wrote {app.install_completion(shell=shell)}")
+    if shell == "zsh":
+        startup_file = Path.home() / ".zshrc"
+        text = startup_file.read_text(encoding="utf-8", errors="replace") if startup_file.exists() else ""
+        if "compinit" not in text and "ZSH" not in os.environ:  # oh-my-zsh sets ZSH and enables completion
+            with startup_file.open("a", encoding="utf-8") as file:
+                file.write(f"{ENABLE_ZSH_COMPLETION}\n")
+            print(f"added to {startup_file}: {ENABLE_ZSH_COMPLETION}")
+    print(f"To use it, open a new terminal, or type: exec {shell}")
 
 
 def main(arguments: Sequence[str] | None = None, application: App = app) -> None:
@@ -76,7 +109,8 @@ def main(arguments: Sequence[str] | None = None, application: App = app) -> None
         message = _explain(error, application.name[0])
         if message is None:
             raise
-        status = fail(message)
+        print_message(f"error: {one_line(message)}")
+        status = 2
     find_broken_stream()  # silences it, as Python would complain at its end
     sys.exit(status)
 
@@ -107,9 +141,3 @@ def _explain(error: Exception, program: str) -> str | None:
     if isinstance(error, MemoryError) or any(sign in f"{type(error).__name__}: {error}" for sign in OUT_OF_MEMORY):
         return f"{NO_MEMORY} ({error or 'no details'}); reduce the sizes, such as the batch size"
     return f"Cannot open a file: {describe_os_error(error)}" if "embedded null" in str(error) else None
-
-
-def fail(message: str) -> int:
-    """Print an error as one line of limited length without control characters; return the exit status."""
-    print_message(f"error: {one_line(message)}")
-    return 2

@@ -1,37 +1,35 @@
-"""`relmo predict MODEL [FILE]`"""
+"""`relmo predict MODEL [FILE]` and `relmo evaluate MODEL FILE…`"""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from relmo.cli.options import BuiltOn, Device, Errors, Overwrite, Tokenizer, check_plot, report_written
-from relmo.cli.terminal import format_prediction, json_line, print_message
+from relmo.cli.options import BuiltOn, Device, Errors, Json, Overwrite, Positive, Tokenizer, check_plot, report_written
+from relmo.cli.terminal import (
+    format_prediction,
+    json_line,
+    print_json,
+    print_message,
+    print_scores,
+    print_table,
+    rate_bars,
+)
 from relmo.disk.outputs import atomic, refuse_existing
 from relmo.errors import CorpusError, SettingError
-from relmo.settings.arguments import PathName
-from relmo.settings.kinds import KINDS, TASKS
-
-if TYPE_CHECKING:
-    from relmo.tasks.task import Task
+from relmo.settings.fields import FrozenSettings, PathName
+from relmo.settings.kinds import KINDS, PREDICT_OPTIONS, TASKS, TOKENIZED_KINDS
 
 MAX_CHUNK_LINES = 2048  # lines that are predicted together, if that many have arrived
 MAX_PLOTTED_TEXTS = 20
-OPTION_OWNERS = {  # kinds with an option; those of `SearchOptions` belong to seq2seq
-    "--passage": ("reader",),
-    "--best": ("reader", "seq2seq"),
-    "--format": ("coref",),
-    "--html": ("coref",),
-}
 SEPARATORS_TO_SPACES = str.maketrans("\t\r\n", "   ")
 
 
-@dataclass(frozen=True, kw_only=True)
-class AnswerOptions:
+class AnswerOptions(FrozenSettings):
     """Options of readers and coreference models."""
 
     passage: Path | None = None
@@ -45,8 +43,7 @@ class AnswerOptions:
     """coref: write a self-contained page with coloured clusters to this file, and print no text."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchOptions:
+class SearchOptions(FrozenSettings):
     """Beam search and attention of sequence-to-sequence models."""
 
     beams: int | None = None
@@ -63,21 +60,13 @@ class SearchOptions:
     """Draw the attention weights of up to 20 texts to this .png or .svg file."""
 
 
-class InputLine(NamedTuple):
-    """A line to predict, whether it is already tokenised, and its place in the file."""
-
-    text: str
-    is_tokenized: bool
-    place: str
-
-
 def predict(
     model: PathName,
     file: PathName | None = None,
     *,
     column: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     tokenizer: Tokenizer = None,
-    built_on: Annotated[BuiltOn, Parameter(name="*")] = BuiltOn(),  # noqa: B008
+    built_on: Annotated[BuiltOn, Parameter(name="*")] = BuiltOn(),
     errors: Errors = "strict",
     device: Device = "auto",
     overwrite: Overwrite = False,
@@ -106,120 +95,117 @@ def predict(
         relmo predict models/coref chapter.txt --html chapter.html
         echo "The cat is black." | relmo predict models/en-fr --beams 5 --best 3 --attention
 
-    Parameters
-    ----------
-    model
-        A model folder.
-    file
-        Text: plain, .gz, .xz, .zst; .conllu, which is already tokenised; or a table, .csv or .tsv. By default standard
-        input.
-    column
-        Tables: the column with the text or, given twice, the two columns of a pair; by default those of training.
-    json
-        Print one JSON object per line, with the offsets of the words or the probability of each label.
-    quiet
-        Do not report truncated words, or the path of a page.
+    Args:
+        model: A model folder.
+        file: Text: plain, .gz, .xz, .zst; .conllu, already tokenised; a table, .csv or .tsv. By default standard input.
+        column: Tables: the column with the text or, given twice, the columns of a pair; by default those of training.
+        json: Print one JSON object per line, with the offsets of the words or the probability of each label.
+        quiet: Do not report truncated words, or the path of a page.
     """
     from relmo.loading import load
-    from relmo.text.corpus import read_text
 
     loaded: Any = load(model, kinds=TASKS, device=device, **vars(built_on)).with_tokenizer(tokenizer)
-    _check_options(loaded.kind, answer, search)
-    is_conll = answer.format == "conll"
-    if json + is_conll + (answer.html is not None) > 1:
-        raise SettingError("--json, --format and --html cannot be used together.")
-    if answer.html is not None:
-        refuse_existing(answer.html, overwrite=overwrite)
-    if answer.passage is not None:
-        loaded = loaded.with_passage(read_text(answer.passage, errors=errors))
-    if hasattr(loaded, "with_best"):
-        loaded = loaded.with_best(answer.best)
-    elif hasattr(loaded, "with_search"):
-        loaded = _configure_search(loaded, search, num_best=answer.best, json=json, overwrite=overwrite)
-    chunks = _read_examples(loaded, file, column, errors)
+    loaded = _configure(loaded, answer, search, json=json, overwrite=overwrite, errors=errors)
     predictions: list[Any] = []
-    for examples in chunks:
+    for examples in read_examples(loaded, file, column, errors):
         chunk = list(loaded.predict_examples(examples))
         if answer.html is not None or search.plot is not None:
             predictions += chunk
         if search.plot is not None and sum(bool(prediction.source) for prediction in predictions) > MAX_PLOTTED_TEXTS:
             raise SettingError(f"--plot draws at most {MAX_PLOTTED_TEXTS} texts; give fewer lines.")
         if answer.html is None:
-            _print_predictions(examples, chunk, json=json, conll=is_conll, attention=search.attention)
-    _write_files(predictions, answer.html, search.plot, quiet=quiet)
-    features = loaded.features
-    if features.bilm is not None and features.cut.count and not quiet:
-        print_message(f"warning: {features.cut.message()}")
+            _print_predictions(examples, chunk, json=json, conll=answer.format == "conll", attention=search.attention)
+    if answer.html is not None:
+        from relmo.tasks.coref import page
 
-
-def _write_files(predictions: list[Any], html: Path | None, plot: Path | None, *, quiet: bool) -> None:
-    """Write the page with clusters and the figure of attention, where they are asked for."""
-    if html is not None:
-        from relmo.tasks.coref_text import page
-
-        with atomic(html) as temporary:
+        with atomic(answer.html) as temporary:
             temporary.write_text(page(predictions), encoding="utf-8", errors="backslashreplace")
-        report_written(html, quiet=quiet)
-    if plot is not None and any(prediction.source for prediction in predictions):
+        report_written(answer.html, quiet=quiet)
+    if search.plot is not None and any(prediction.source for prediction in predictions):
         from relmo.analysis.core.show import draw_attention
 
-        draw_attention([prediction for prediction in predictions if prediction.source], plot)
-        report_written(plot)
+        draw_attention([prediction for prediction in predictions if prediction.source], search.plot)
+        report_written(search.plot)
+    if loaded.features.bilm is not None and loaded.features.cut.count and not quiet:
+        print_message(f"warning: {loaded.features.cut.message()}")
 
 
-def _check_options(kind: str, *options: Any) -> None:
-    """Raise `SettingError` if an option was given that belongs to other kinds of model."""
-    for group in options:
+def _configure(
+    model: Any, answer: AnswerOptions, search: SearchOptions, *, json: bool, overwrite: bool, errors: Errors
+) -> Any:
+    """Return the model with these options; raise `SettingError` for those that belong to other kinds of model."""
+    from relmo.text.corpus import read_text
+
+    for group in (answer, search):
         for field in fields(group):
-            flag = f"--{field.name.replace('_', '-')}"
-            owners = OPTION_OWNERS.get(flag, ("seq2seq",))
-            if getattr(group, field.name) != field.default and kind not in owners:
-                names = " or ".join(KINDS[owner].called for owner in owners)
-                raise SettingError(f"{flag} needs {names}; this is {KINDS[kind].called}.")
-
-
-def _configure_search(model: Any, options: SearchOptions, *, num_best: int, json: bool, overwrite: bool) -> Any:
-    """Return a sequence-to-sequence model with these search options."""
-    is_drawn = options.attention or options.plot is not None
+            owners = [kind for kind, names in PREDICT_OPTIONS.items() if field.name in names]
+            if getattr(group, field.name) != field.default and model.kind not in owners:
+                flag, called = f"--{field.name.replace('_', '-')}", " or ".join(KINDS[kind].called for kind in owners)
+                raise SettingError(f"{flag} needs {called}; this is {KINDS[model.kind].called}.")
+    if json + (answer.format == "conll") + (answer.html is not None) > 1:
+        raise SettingError("--json, --format and --html cannot be used together.")
+    if answer.html is not None:
+        refuse_existing(answer.html, overwrite=overwrite)
+    if answer.passage is not None:
+        model = model.with_passage(read_text(answer.passage, errors=errors))
+    if hasattr(model, "with_best"):
+        return model.with_best(answer.best)
+    if not hasattr(model, "with_search"):
+        return model
+    is_drawn = search.attention or search.plot is not None
     if is_drawn and not model.has_attention:
         raise SettingError("--attention and --plot need a model with attention.")
-    check_plot(options.plot, overwrite=overwrite)
+    check_plot(search.plot, overwrite=overwrite)
     names = ("beams", "length_penalty", "coverage", "limit")
-    search = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-    if num_best > 1 and options.beams is None:
-        search["beams"] = max(num_best, model.search.beams)
-    return model.with_search(best=num_best, attention=json or is_drawn, **search)
+    options = {name: getattr(search, name) for name in names if getattr(search, name) is not None}
+    if answer.best > 1 and search.beams is None:
+        options["beams"] = max(answer.best, model.search.beams)
+    return model.with_search(best=answer.best, attention=json or is_drawn, **options)
 
 
-def _read_examples(
-    model: "Task[Any, Any]", file: str | None, columns: Sequence[str], errors: Literal["strict", "replace"]
+def read_examples(
+    model: Any, file: str | None, columns: Sequence[str], errors: Literal["strict", "replace"]
 ) -> Iterator[list[Any]]:
-    """Yield examples in chunks: the whole file if the model reads it as a whole, otherwise line by line. With
-    `columns`, every file is read as a table."""
-    from relmo.text.corpus import STDIN
-    from relmo.text.readers.tables import is_table
+    """Yield examples in chunks: the whole file if the model reads it as a whole, otherwise lines or sentences, from a
+    pipe what has arrived so far. With `columns`, every file is read as a table."""
+    from relmo.text.corpus import STDIN, is_conllu, numbered_blocks, read_conllu
+    from relmo.text.readers.tables import get_value, is_table, table_rows
 
     path = STDIN if file in (None, "-") else file
     examples = None if columns else model.read_file(path, errors=errors)
     if examples is not None:
         yield examples
         return
-    column_names = [(name,) for name in columns] or model.text_columns
-    for lines in read_lines(path, errors, column_names if columns or is_table(path) else ()):
-        examples = []
-        for line in lines:
-            try:
-                examples.append(model.read_line(line.text, tokenized=line.is_tokenized))
-            except CorpusError as error:
-                raise CorpusError(f"{line.place}: {error}") from error
-        yield examples
+
+    def read_table(columns: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
+        for row in table_rows(path, errors, fewest=1):
+            texts = [get_value(row, names, "name it with --column") for names in columns]
+            yield "\t".join(text.translate(SEPARATORS_TO_SPACES) for text in texts), row.place
+
+    blocks: Iterable[Iterator[tuple[str, str]]]  # of texts and their places
+    is_tokenized = False
+    if columns or is_table(path):
+        blocks = [read_table([(name,) for name in columns] or model.text_columns)]
+    elif is_tokenized := is_conllu(path):
+        sentences = enumerate(read_conllu(path, errors=errors), start=1)
+        blocks = [((" ".join(words), f"{path}: sentence {number}") for number, words in sentences)]
+    else:
+        blocks = numbered_blocks(path, errors)
+    for block in blocks:
+        while lines := list(islice(block, MAX_CHUNK_LINES)):
+            examples = []
+            for text, place in lines:
+                try:
+                    examples.append(model.read_line(text, tokenized=is_tokenized))
+                except CorpusError as error:
+                    raise CorpusError(f"{place}: {error}") from error
+            yield examples
 
 
 def _print_predictions(
     examples: Sequence[Any], predictions: Sequence[Any], *, json: bool, conll: bool, attention: bool
 ) -> None:
-    """Print predictions as JSON lines, in the columns of CoNLL-2012, or as text."""
-    from relmo.tasks.coref_text import conll as format_conll
+    from relmo.tasks.coref import conll as format_conll
     from relmo.tasks.results import attention_text
 
     outputs = []
@@ -236,27 +222,121 @@ def _print_predictions(
     sys.stdout.flush()
 
 
-def read_lines(
-    path: str, errors: Literal["strict", "replace"], columns: Sequence[Sequence[str]] = ()
-) -> Iterator[list[InputLine]]:
-    """Yield the lines or sentences of a file in chunks, from a pipe what has arrived so far. With `columns` the file is
-    a table."""
-    from relmo.text.corpus import is_conllu, numbered_blocks, read_conllu
-    from relmo.text.readers.tables import get_value, table_rows
+class FileOptions(FrozenSettings):
+    """How files are read; by default as in training."""
 
-    def read_table() -> Iterator[InputLine]:
-        for row in table_rows(path, errors, fewest=1):
-            texts = [get_value(row, names, "name it with --column") for names in columns]
-            yield InputLine("\t".join(text.translate(SEPARATORS_TO_SPACES) for text in texts), False, row.place)
+    column: str | None = None
+    """Tasks: the column (name or number), or the key of JSON, with the labels."""
+    text_column: str | None = None
+    """Classifiers: the column, or key, with the text."""
+    text_columns: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """Pairs: the two columns, or keys, with the texts; give the flag twice."""
+    errors: Literal["strict", "replace"] | None = None
+    """Bytes that are not UTF-8: strict stops with an error, replace reads them as U+FFFD."""
 
-    blocks: Iterable[Iterator[InputLine]]
-    if columns:
-        blocks = [read_table()]
-    elif is_conllu(path):
-        sentences = enumerate(read_conllu(path, errors=errors), start=1)
-        blocks = [(InputLine(" ".join(words), True, f"{path}: sentence {number}") for number, words in sentences)]
+
+def evaluate(
+    model: PathName,
+    *files: PathName,
+    batch: Positive = 16,
+    confusion: bool = False,
+    tokenizer: Tokenizer = None,
+    reading: Annotated[FileOptions, Parameter(name="*")] = FileOptions(),
+    built_on: Annotated[BuiltOn, Parameter(name="*")] = BuiltOn(),
+    device: Device = "auto",
+    json: Json = False,
+    quiet: bool = False,
+) -> None:
+    """Score a model on files: the perplexity of a language model, the accuracy or F1 of a task's model.
+
+    Language models also get the negative log-likelihood and bits per character, bidirectional ones the perplexity of
+    each direction, task models the scores of each label. A language model predicts every character or word of a file
+    once, a bidirectional one every word and sentence end once per direction. The state is carried through the file.
+
+        echo "Natasha was going to the ball." | relmo evaluate prose -
+        relmo evaluate models/mine test.txt
+        relmo evaluate models/pos dev.conllu --confusion
+        relmo evaluate models/mine test.csv --text-column comment --column topic
+
+    Args:
+        model: A model folder, or small, a bundled model.
+        files: Files as for training; each is scored separately.
+        batch: Language models: number of lanes that are read in parallel; this affects the speed, not the scores.
+        confusion: Tasks: print the confusion matrix.
+        quiet: Print only the perplexity, or the score of the task, one line per file.
+    """
+    from relmo.loading import FORWARD_KINDS, load
+    from relmo.tasks.task import Task
+
+    if not files:
+        raise SettingError("No files to score: relmo evaluate MODEL FILE…")
+    loaded: Any = load(model, kinds=(*TASKS, *FORWARD_KINDS), device=device, **vars(built_on))
+    if tokenizer is not None and loaded.kind in TOKENIZED_KINDS:
+        called = KINDS[loaded.kind].called
+        raise SettingError(f"--tokenizer has no effect: the files of {called} are already tokenised.")
+    reading_options = {name: value for name, value in vars(reading).items() if value}
+    loaded = loaded.with_tokenizer(tokenizer).with_text(**reading_options)
+    if isinstance(loaded, Task):
+        _evaluate_task(loaded, model, files, confusion=confusion, json=json, quiet=quiet)
+    elif confusion:
+        raise SettingError("--confusion needs a task's model, such as a tagger.")
     else:
-        blocks = ((InputLine(text, False, place) for text, place in block) for block in numbered_blocks(path, errors))
-    for block in blocks:
-        while chunk := list(islice(block, MAX_CHUNK_LINES)):
-            yield chunk
+        _evaluate_language_model(loaded, model, files, batch=batch, json=json, quiet=quiet)
+
+
+def _evaluate_language_model(
+    loaded: Any, model: str, files: Sequence[str], *, batch: int, json: bool, quiet: bool
+) -> None:
+    from relmo.models.evaluate import BiScore
+
+    scores: dict[str, Any] = {}
+    unit = "character" if getattr(loaded.settings.text, "unit", "word") == "char" else "word"
+    with rate_bars(unit, quiet=quiet) as add_bar:
+        for file in files:
+            scores[file] = loaded.evaluate(file, lanes=batch, watch=add_bar(file))
+    total = sum(list(scores.values())[1:], start=next(iter(scores.values())))
+    if json:
+        records = [{"file": file} | score.summary() for file, score in scores.items()]
+        print_json({"model": model, "files": records, "total": total.summary()})
+        return
+    if quiet:
+        print(*(f"{score.perplexity:.4f}" for score in scores.values()), sep="\n")
+        return
+    rows = []
+    for name, score in [*scores.items(), ("all", total)]:
+        if isinstance(score, BiScore):
+            count, forward, backward = score.tokens, score.forward_perplexity, score.backward_perplexity
+            numbers = {"forward": forward, "backward": backward, "joint": score.perplexity}
+            columns = {k: f"{v:,.3f}" for k, v in (numbers | {"average": score.average_perplexity}).items()}
+        else:
+            count = score.symbols
+            columns = {"perplexity": f"{score.perplexity:,.3f}", "bits/character": f"{score.bits_per_character:.4f}"}
+            columns |= {f"nats/{unit}": f"{score.nats:.4f}", "nll": f"{score.nll:,.1f}"}
+        unknown = f"{score.unknown:,} ({score.unknown / count:.2%})"
+        rows.append({"file": name, f"{unit}s": f"{count:,}", "unknown": unknown} | columns)
+    if len(scores) == 1:
+        rows.pop()
+    print_table(list(rows[0]), [list(row.values()) for row in rows])
+
+
+def _evaluate_task(task: Any, model: str, files: Sequence[str], *, confusion: bool, json: bool, quiet: bool) -> None:
+    reports = [(file, task.evaluate(file)) for file in files]
+    if json:
+        print_json({"model": model, "files": [{"file": file} | report.summary() for file, report in reports]})
+        return
+    if quiet:
+        print(*(f"{report.score:.6f}" for _, report in reports), sep="\n")
+        return
+    names = list(dict.fromkeys(name for _, report in reports for name in report.values))
+    rows = []
+    for file, report in reports:  # some files have more scores than others
+        scores = [f"{report.values[name]:.4f}" if name in report.values else "" for name in names]
+        rows.append([file, f"{report.count:,}", *scores])
+    print_table(["file", "count", *names], rows)
+    for _, report in reports:
+        print_scores(report.summary())
+        if confusion and report.confusion is not None:
+            print("\nrows: true labels; columns: predicted labels")
+            labels = report.confusion.labels
+            counts = zip(labels, report.confusion.counts, strict=True)
+            print_table(["", *labels], [[label, *map(str, numbers)] for label, numbers in counts])

@@ -11,32 +11,16 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TaskProgressColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich import progress as bars
 from rich.style import Style
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from relmo.disk.files import replace_nonfinite
 from relmo.runs.progress import PLAIN_INTERVAL, duration, is_leader, make_bar, make_console
-from relmo.settings.arguments import Progress
-
-if TYPE_CHECKING:
-    from relmo.analysis.core.published import PublishedTable
-    from relmo.analysis.core.show import ColouredText, Table
-    from relmo.embedding.files import EmbedProgress
-    from relmo.tasks.scores import LabelScore
-    from relmo.tasks.task import Prediction
+from relmo.settings.fields import Progress
 
 GRACE = 5.0  # seconds
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters of terminals
@@ -113,14 +97,14 @@ class EmbedReporter:
 
     def __init__(self, *, quiet: bool):
         self.console = make_console(quiet=quiet)
-        columns = ("sentences  {task.fields[rate]} tokens/s", TimeRemainingColumn())
-        self.bar = make_bar(self.console, BarColumn(), MofNCompleteColumn(), *columns)
+        columns = ("sentences  {task.fields[rate]} tokens/s", bars.TimeRemainingColumn())
+        self.bar = make_bar(self.console, bars.BarColumn(), bars.MofNCompleteColumn(), *columns)
         self.task = self.bar.add_task("", total=None, rate="")
         self.start_time = self.last_time = time.monotonic()
-        self.progress: EmbedProgress | None = None
+        self.progress: Any = None
         self.bar.start()
 
-    def on_progress(self, progress: "EmbedProgress") -> None:
+    def on_progress(self, progress: Any) -> None:
         """Show the progress after a sentence."""
         self.progress = progress
         now, is_terminal = time.monotonic(), self.console.is_terminal
@@ -138,26 +122,22 @@ class EmbedReporter:
             total, remaining = f" of {progress.total:,}", f"  {duration(seconds)} left"
         self.console.print(f"{progress.done:,}{total} sentences  {rate:,.0f} tokens/s{remaining}", soft_wrap=True)
 
-    def close(self) -> None:
-        """Remove the bar."""
-        self.bar.stop()
 
-
-class RateColumn(ProgressColumn):
+class RateColumn(bars.ProgressColumn):
     """Rate of progress in units per second."""
 
     def __init__(self, unit: str):
         super().__init__()
         self.unit = unit
 
-    def render(self, task: Task) -> Text:
+    def render(self, task: bars.Task) -> Text:
         return Text("" if task.speed is None else f"{task.speed:,.0f} {self.unit}s/s")
 
 
 @contextmanager
-def progress_bar(unit: str, *, quiet: bool = False) -> Iterator[Callable[[str], Callable[[int, int], object]]]:
+def rate_bars(unit: str, *, quiet: bool = False) -> Iterator[Callable[[str], Callable[[int, int], object]]]:
     """Yield a function that adds a bar with a name; that returns the callback (number of new units, total)."""
-    columns = ("{task.description}", BarColumn(), RateColumn(unit), TimeRemainingColumn())
+    columns = ("{task.description}", bars.BarColumn(), RateColumn(unit), bars.TimeRemainingColumn())
     with make_bar(make_console(quiet=quiet), *columns) as bar:
 
         def add_bar(name: str) -> Callable[[int, int], object]:
@@ -168,40 +148,16 @@ def progress_bar(unit: str, *, quiet: bool = False) -> Iterator[Callable[[str], 
 
 
 @contextmanager
-def share_bar(name: str, *, quiet: bool = False) -> Iterator[Progress]:
-    """Show a bar; yield its callback, which takes the fraction that is done."""
-    columns = ("{task.description}", BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+def progress_bar(name: str = "", *, unit: str | None = None, quiet: bool = False) -> Iterator[Progress]:
+    """Show a bar and yield its callback, which takes the fraction that is done. With `unit` the length of the work is
+    unknown: show a spinner, whose callback takes the number that is done."""
+    if unit is None:
+        columns: Any = ("{task.description}", bars.BarColumn(), bars.TaskProgressColumn(), bars.TimeRemainingColumn())
+    else:
+        columns = (bars.SpinnerColumn(), f"{{task.completed:,.0f}} {unit}", bars.TimeElapsedColumn())
     with make_bar(make_console(quiet=quiet), *columns) as bar:
-        task = bar.add_task(name, total=1.0)
-        yield lambda fraction: bar.update(task, completed=fraction)
-
-
-@contextmanager
-def count_bar(unit: str, *, quiet: bool = False) -> Iterator[Callable[[int], object]]:
-    """Show a spinner for work of unknown length; yield its callback, which takes the number that is done."""
-    columns = (SpinnerColumn(), f"{{task.completed:,.0f}} {unit}", TimeElapsedColumn())
-    with make_bar(make_console(quiet=quiet), *columns) as bar:
-        task = bar.add_task(unit, total=None)
-        yield lambda count: bar.update(task, completed=count)
-
-
-@contextmanager
-def status_line(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a message: in place on a terminal, otherwise as an occasional plain line."""
-    console = make_console(quiet=quiet)
-    if console.is_terminal and not quiet:
-        with console.status("") as status:
-            yield lambda message: status.update(Text(message))
-        return
-    last_time = time.monotonic()
-
-    def show_message(message: str) -> None:
-        nonlocal last_time
-        if time.monotonic() - last_time > PLAIN_INTERVAL:
-            console.print(message, soft_wrap=True)
-            last_time = time.monotonic()
-
-    yield show_message
+        task = bar.add_task(name, total=1.0 if unit is None else None)
+        yield lambda done: bar.update(task, completed=done)
 
 
 def print_json(record: Any) -> None:
@@ -215,7 +171,7 @@ def json_line(record: Any) -> str:
     return json.dumps(replace_nonfinite(record), ensure_ascii=not encoding.lower().startswith("utf"))
 
 
-def format_prediction(prediction: "Prediction") -> str:
+def format_prediction(prediction: Any) -> str:
     """Return a prediction as text, in colour if it has colours and standard output is a terminal."""
     console = make_console(stderr=False)
     pieces = getattr(prediction, "pieces", None)
@@ -240,7 +196,7 @@ def print_table(columns: list[str], rows: list[list[str]], left: Sequence[int] =
     console.print(table)
 
 
-def print_tables(*tables: "Table", words: Sequence[str] = ()) -> None:
+def print_tables(*tables: Any, words: Sequence[str] = ()) -> None:
     """Print tables with their titles and notes; `words` are the names of text columns."""
     for number, table in enumerate(tables):
         if table.title:
@@ -251,19 +207,15 @@ def print_tables(*tables: "Table", words: Sequence[str] = ()) -> None:
             print(f"- {note}")
 
 
-def print_label_table(labels: "Sequence[LabelScore]") -> None:
-    """Print the scores of each label, if there are any."""
+def print_scores(report: dict[str, Any]) -> None:
+    """Print the scores of a report by label and by source length, and the signatures of sacreBLEU."""
     rows = []
-    for score in labels:
-        numbers = [f"{number:.4f}" for number in (score.precision, score.recall, score.f1)]
-        rows.append([score.label, *numbers, f"{score.support:,}"])
+    for score in report["labels"]:
+        numbers = [f"{score[name]:.4f}" for name in ("precision", "recall", "f1")]
+        rows.append([score["label"], *numbers, f"{score['support']:,}"])
     if rows:
         print()
         print_table(["label", "precision", "recall", "f1", "count"], rows)
-
-
-def print_length_table(report: dict[str, Any]) -> None:
-    """Print the scores by source length in a report on generated texts, and the signatures of sacreBLEU."""
     if buckets := report.get("by_length"):
         names = {"score": report["metric"], "exact": "exact", "prefix": "prefix"}
         if names["score"] == "exact":
@@ -278,9 +230,9 @@ def print_length_table(report: dict[str, Any]) -> None:
         print(f"{name}: {signature}")
 
 
-def print_coloured(text: "ColouredText") -> None:
+def print_coloured(text: Any) -> None:
     """Print coloured text on a terminal, otherwise one line per symbol with its value."""
-    from relmo.analysis.core.show import compute_colour_scale, show_whitespace, to_hex, to_rgb
+    from relmo.analysis.core.show import compute_colour_scale, show_whitespace, to_hex
 
     console = make_console(stderr=False)
     print(f"{text.title}, from {text.values.min():.3f} to {text.values.max():.3f}, mean {text.values.mean():.3f}")
@@ -290,13 +242,13 @@ def print_coloured(text: "ColouredText") -> None:
         return
     scale, output = compute_colour_scale(text.values), Text()
     for symbol, value in pairs:
-        style = Style(color="#000000", bgcolor=to_hex(to_rgb(value / scale)))
+        style = Style(color="#000000", bgcolor=to_hex(value / scale))
         output.append("↵" if symbol == "\n" else symbol, style)
         output.append("\n" if symbol == "\n" else text.space)
     console.print(output, soft_wrap=True)
 
 
-def print_published_table(table: "PublishedTable") -> None:
+def print_published_table(table: Any) -> None:
     """Print a published table: our numbers, the published ones in columns of their own, and the notes."""
     published = [column for column in table.columns if any(column in (row.published or {}) for row in table.rows)]
     ours = [column for column in table.columns if any(column in row.ours for row in table.rows)]

@@ -3,9 +3,8 @@
     HubModel(relmo.load("models/mine"), language="en", license="cc-by-4.0").push_to_hub("me/mine")
     model = HubModel.from_pretrained("me/mine").model
 
-A model folder has the layout that the hub expects (config.json, model.safetensors, README.md); `HubModel` adds the
-card's metadata. It is the only part of relmo that uses the network, and only for a repository name. A local folder
-takes precedence over a repository of the same name.
+`HubModel` adds the card's metadata to a model folder. It is the only part of relmo that uses the network, and only for
+a repository name; a local folder of that name takes precedence.
 """
 
 from collections.abc import Sequence
@@ -55,10 +54,7 @@ class HubModel(ModelHubMixin):
         license: str | None = None,  # noqa: A002  (the hub's name)
         datasets: Sequence[str] | None = None,
     ):
-        self.model = model
-        self.language = language
-        self.license = license
-        self.datasets = datasets
+        self.model, self.language, self.license, self.datasets = model, language, license, datasets
 
     def card_data(self) -> ModelCardData:
         """Return the metadata of the card."""
@@ -101,15 +97,8 @@ class HubModel(ModelHubMixin):
     ) -> "HubModel":
         folder = Path(model_id)
         if not folder.is_dir():
-            snapshot = snapshot_download(
-                model_id,
-                revision=revision,
-                cache_dir=cache_dir,
-                force_download=force_download,
-                local_files_only=local_files_only,
-                token=token,
-            )
-            folder = Path(snapshot)
+            options: Any = {"revision": revision, "cache_dir": cache_dir, "force_download": force_download}
+            folder = Path(snapshot_download(model_id, local_files_only=local_files_only, token=token, **options))
         model = load(folder, device=device)
         data: Any = ModelCard.load(folder / CARD).data if (folder / CARD).is_file() else ModelCardData()
         return cls(model, language=data.language, license=data.license, datasets=data.datasets)

@@ -4,7 +4,7 @@
     scorer.token_score(["The keys are here."], surprisal=True, base_two=True)
     scorer.sequence_score(["The keys are here.", "The keys is here."])
 
-A token is a row of `surprisal`: a word. Each sentence is read without context. The package minicons is not needed.
+A token is a word, a row of `surprisal`. Each sentence is read without context. The package minicons is not needed.
 """
 
 import math
@@ -43,11 +43,8 @@ class Scorer:
         sentences = [batch] if isinstance(batch, str) else list(batch)
         scores: list[list[tuple[str, float]]] = [[] for _ in sentences]
         for row in self.model.surprisal(sentences, context="sentence"):
-            if prob:
-                score = 2.0**-row.surprisal
-            else:
-                score = (1 if surprisal else -1) * _to_base(row.surprisal, base_two=base_two)
-            scores[row.line - 1].append((row.word, score))
+            score = row.surprisal * (1.0 if base_two else math.log(2)) * (1 if surprisal else -1)
+            scores[row.line - 1].append((row.word, 2.0**-row.surprisal if prob else score))
         return scores
 
     def sequence_score(
@@ -75,9 +72,5 @@ class Scorer:
         scores: list[list[float]] = [[] for _ in joined]
         for row in self.model.surprisal(joined, context="sentence"):
             if row.start >= len(prefixes[row.line - 1]) + len(separator):
-                scores[row.line - 1].append(-_to_base(row.surprisal, base_two=base_two))
+                scores[row.line - 1].append(-row.surprisal * (1.0 if base_two else math.log(2)))
         return [reduction(torch.tensor(sentence)) for sentence in scores]
-
-
-def _to_base(bits: float, *, base_two: bool) -> float:
-    return bits if base_two else bits * math.log(2)

@@ -9,13 +9,10 @@ The graph has one input and two outputs. Batch size and length are free.
     vectors  float32 (batch, layers, tokens, dim), zero for padding
     mask     bool (batch, tokens)
 
-Choices:
-- The graph is written node by node rather than traced. ONNX's LSTM has no projection and clips elsewhere; ELMo's step
-  is the body of a `Scan`, with both directions side by side.
-- Each distinct word of a batch is encoded once (`Unique`), and the first layer's gates are computed per distinct word.
-- A sentence starts from zero, so the state after its first boundary is a constant of the graph, and no boundary is run.
-- No step depends on the lengths: the backward direction reads each sentence reversed (`ReverseSequence`), so that
-  padding comes last in both directions. It is set to zero at the end.
+The graph is written node by node, not traced: ONNX's LSTM has no projection and clips elsewhere, so ELMo's step is the
+body of a `Scan`, with both directions side by side. Each distinct word of a batch is encoded once (`Unique`). The state
+after the first boundary is a constant of the graph. The backward direction reads each sentence reversed
+(`ReverseSequence`), so that padding comes last in both directions; it is set to zero at the end.
 """
 
 import json
@@ -27,7 +24,7 @@ import numpy as np
 
 from relmo.disk.outputs import atomic, refuse_existing
 from relmo.errors import ModelError, SettingError
-from relmo.settings.arguments import check_sentences
+from relmo.settings.fields import check_sentences
 from relmo.settings.options import EmbedOptions, Layers
 from relmo.text.characters import Spellings
 from relmo.text.encode import TOKENIZERS
@@ -44,6 +41,7 @@ def export_onnx(model: "BiLM", path: str | Path, *, overwrite: bool = False) -> 
     """Write the graph of a character-based bidirectional model, with its weights in float32."""
     try:
         import onnx
+        from onnx import TensorProto, helper
     except ImportError as error:
         raise SettingError("writing ONNX needs the package onnx; try: pip install 'relmo[onnx]'") from error
     settings, text = model.settings.model, model.settings.text
@@ -58,13 +56,40 @@ def export_onnx(model: "BiLM", path: str | Path, *, overwrite: bool = False) -> 
         "tokenizer": text.tokenizer,
         "lowercase": text.lowercase,
     }
-    proto = _build_model(model)
-    proto.model_version = 1
-    entry = proto.metadata_props.add()
+    graph, network = _Graph(), model.network
+    columns = settings.max_characters
+    mask = graph.add("Greater", graph.add("ReduceMax", "ids", graph.integers(2), keepdims=0), graph.integers(0))
+    is_word = graph.add("Cast", mask, to=TensorProto.INT64)
+    lengths = graph.add("ReduceSum", is_word, graph.integers(1), keepdims=0)  # (B,)
+    rows = graph.add("Reshape", "ids", graph.integers(-1, columns))
+    distinct, _, indices, _ = graph.add("Unique", rows, outputs=4, axis=0, sorted=0)
+    words = _add_encoder(graph, network.encoder, distinct)  # (U, P)
+    indices = graph.add("Transpose", graph.add("Reshape", indices, graph.add("Shape", mask)), perm=[1, 0])  # (T, B)
+    tokens = graph.add("Gather", words, indices)
+    layers = [graph.add("Concat", tokens, tokens, axis=2), *_add_lstm(graph, model, words, indices, lengths)]
+    stacked = [graph.add("Unsqueeze", layer, graph.integers(0)) for layer in layers]
+    all_layers = graph.add("Concat", *stacked, axis=0) if len(stacked) > 1 else stacked[0]  # (K, T, B, 2P)
+    all_layers = graph.add("Transpose", all_layers, perm=[2, 0, 1, 3])
+    factor = graph.add("Unsqueeze", graph.add("Cast", mask, to=TensorProto.FLOAT), graph.integers(1, 3))
+    graph.label_outputs({"vectors": graph.add("Mul", all_layers, factor), "mask": mask})
+    shape: list[str | int | None] = ["batch", network.layer_count, "tokens", network.size]
+    proto = helper.make_graph(
+        graph.nodes,
+        "relmo biLM",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", "tokens", columns])],
+        [
+            helper.make_tensor_value_info("vectors", TensorProto.FLOAT, shape),
+            helper.make_tensor_value_info("mask", TensorProto.BOOL, ["batch", "tokens"]),
+        ],
+        graph.constants,
+    )
+    onnx_model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+    onnx_model.model_version = 1
+    entry = onnx_model.metadata_props.add()
     entry.key, entry.value = METADATA_KEY, json.dumps(metadata)
-    onnx.checker.check_model(proto, full_check=True)
+    onnx.checker.check_model(onnx_model, full_check=True)
     with atomic(Path(path)) as temporary:
-        temporary.write_bytes(proto.SerializeToString())
+        temporary.write_bytes(onnx_model.SerializeToString())
 
 
 class _Graph:
@@ -107,39 +132,6 @@ class _Graph:
         self.nodes += [helper.make_node("Identity", [name], [label]) for label, name in names.items()]
 
 
-def _build_model(model: "BiLM") -> Any:
-    from onnx import TensorProto, helper
-
-    graph, network = _Graph(), model.network
-    columns = model.settings.model.max_characters
-    mask = graph.add("Greater", graph.add("ReduceMax", "ids", graph.integers(2), keepdims=0), graph.integers(0))
-    is_word = graph.add("Cast", mask, to=TensorProto.INT64)
-    lengths = graph.add("ReduceSum", is_word, graph.integers(1), keepdims=0)  # (B,)
-    rows = graph.add("Reshape", "ids", graph.integers(-1, columns))
-    distinct, _, indices, _ = graph.add("Unique", rows, outputs=4, axis=0, sorted=0)
-    words = _add_encoder(graph, network.encoder, distinct)  # (U, P)
-    indices = graph.add("Transpose", graph.add("Reshape", indices, graph.add("Shape", mask)), perm=[1, 0])  # (T, B)
-    tokens = graph.add("Gather", words, indices)
-    layers = [graph.add("Concat", tokens, tokens, axis=2), *_add_lstm(graph, model, words, indices, lengths)]
-    stacked = [graph.add("Unsqueeze", layer, graph.integers(0)) for layer in layers]
-    all_layers = graph.add("Concat", *stacked, axis=0) if len(stacked) > 1 else stacked[0]  # (K, T, B, 2P)
-    all_layers = graph.add("Transpose", all_layers, perm=[2, 0, 1, 3])
-    factor = graph.add("Unsqueeze", graph.add("Cast", mask, to=TensorProto.FLOAT), graph.integers(1, 3))
-    graph.label_outputs({"vectors": graph.add("Mul", all_layers, factor), "mask": mask})
-    shape: list[str | int | None] = ["batch", network.layer_count, "tokens", network.size]
-    proto = helper.make_graph(
-        graph.nodes,
-        "relmo biLM",
-        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", "tokens", columns])],
-        [
-            helper.make_tensor_value_info("vectors", TensorProto.FLOAT, shape),
-            helper.make_tensor_value_info("mask", TensorProto.BOOL, ["batch", "tokens"]),
-        ],
-        graph.constants,
-    )
-    return helper.make_model(proto, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
-
-
 def _add_encoder(graph: _Graph, encoder: Any, ids: str) -> str:
     """Add the encoder from character ids (U, C) to word vectors (U, P). Id 0 becomes the last character, padding."""
     cnn = encoder.cnn
@@ -161,7 +153,7 @@ def _add_encoder(graph: _Graph, encoder: Any, ids: str) -> str:
 
 def _add_lstm(graph: _Graph, model: "BiLM", words: str, indices: str, lengths: str) -> list[str]:
     """Add every LSTM layer (T, B, 2P), from distinct word vectors (U, P) and their indices in the batch (T, B)."""
-    lstm, initial_state = model.network.lstm, model.embedder.first_state()
+    lstm, initial_state = model.network.lstm, model.embedder.after_boundary()[0]
     shape = graph.add("Shape", indices)
     batch = graph.add("Gather", shape, graph.integers(1), axis=0)
     backward = graph.add("ReverseSequence", indices, lengths, time_axis=0, batch_axis=1)
@@ -272,19 +264,15 @@ class OnnxEmbedder:
         tokens = [self.tokens(s) if isinstance(s, str) else list(s) for s in check_sentences(sentences, "embed")]
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]))
         vectors: list[np.ndarray] = [np.empty(0)] * len(tokens)
+        num_layers, columns = self.metadata["layers"], self.metadata["max_characters"]
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]
-            for index, array in zip(indices, self._run([tokens[i] for i in indices], options), strict=True):
-                vectors[index] = array
+            lengths = [len(tokens[i]) for i in indices]
+            ids = np.zeros((len(indices), max(1, *lengths, 1), columns), dtype=np.int64)
+            spellings = Spellings([word for i in indices for word in tokens[i]], columns).ids()
+            ids[np.arange(ids.shape[1]) < np.array(lengths)[:, None]] = spellings
+            (batch,) = self.session.run(["vectors"], {"ids": ids})
+            for index, array, length in zip(indices, batch, lengths, strict=True):
+                selected = array[options.select_layers(num_layers), :length]
+                vectors[index] = selected.copy() if options.layers == "all" else selected.mean(axis=0)
         return vectors
-
-    def _run(self, batch: Sequence[Sequence[str]], options: EmbedOptions) -> Iterable[np.ndarray]:
-        columns, lengths = self.metadata["max_characters"], [len(words) for words in batch]
-        ids = np.zeros((len(batch), max(1, *lengths, 1), columns), dtype=np.int64)
-        spellings = Spellings([word for words in batch for word in words], columns).ids()
-        ids[np.arange(ids.shape[1]) < np.array(lengths)[:, None]] = spellings
-        (vectors,) = self.session.run(["vectors"], {"ids": ids})
-        selected = options.select_layers(self.metadata["layers"])
-        for array, length in zip(vectors, lengths, strict=True):
-            layers = array[selected, :length]
-            yield layers.copy() if options.layers == "all" else layers.mean(axis=0)

@@ -3,8 +3,7 @@
     export_projector({"words": static_vectors(relmo.load("words"))}, "points")
     tensorboard --logdir points
 
-A cloud is a .tsv file of vectors and a .tsv file of labels. The files are plain text; TensorBoard is needed only to
-view them.
+A cloud is a .tsv file of vectors and one of labels. TensorBoard is needed only to view them.
 """
 
 import json
@@ -47,8 +46,9 @@ def export_projector(
                 rows.insert(0, columns)  # the projector expects no header for a single column
             lines = ("\t".join(re.sub(r"\s+", " ", label).strip() or " " for label in row) for row in rows)
             points = ("\t".join(f"{x:.7g}" for x in vector) for vector in vectors.tolist())
-            _write_lines(temporary / f"{name}-vectors.tsv", points)
-            _write_lines(temporary / f"{name}-labels.tsv", lines)
+            for kind, table in (("vectors", points), ("labels", lines)):
+                with (temporary / f"{name}-{kind}.tsv").open("w", encoding="utf-8", newline="\n") as file:
+                    file.writelines(f"{line}\n" for line in table)
             config += [  # a protocol buffer as text
                 "embeddings {",
                 f"  tensor_name: {json.dumps(name)}",
@@ -58,11 +58,6 @@ def export_projector(
                 "}",
             ]
         (temporary / CONFIG).write_text("\n".join(config) + "\n", encoding="utf-8")
-
-
-def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(f"{line}\n" for line in lines)
 
 
 def occurrences(

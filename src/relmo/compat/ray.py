@@ -2,15 +2,11 @@
 
     relmo embed texts/ --engine ray --workers 8 --out vectors/
 
-- Ray Data reads the files and cuts each into shards of SHARD sentences. Every worker holds one model and writes one
-  shard at a time as a .parquet file: FILE-00000.parquet, FILE-00001.parquet, … The shards of a file, concatenated, have
-  the rows of `relmo embed FILE --out FILE.parquet`, bit for bit.
-- Output goes to OUT.partial, which is renamed to OUT at the end. While a shard is computed, it has its own folder, as
-  the output of a run without Ray (`relmo.embedding.files`). A worker that dies costs a few seconds of its shard: Ray
-  starts another one, which continues there. An interrupted run is resumed in the same way.
-- An existing shard is compared with the input by a digest.
-
-On a cluster OUT, the input and the model must be on a shared disk.
+Ray Data reads the files and cuts each into shards of SHARD sentences. Every worker holds one model and writes one shard
+at a time: FILE-00000.parquet, FILE-00001.parquet, … The shards of a file, concatenated, have the rows of `relmo embed
+FILE --out FILE.parquet`, bit for bit. Output goes to OUT.partial, which is renamed to OUT at the end. If a worker dies,
+Ray starts another one, which continues its shard. An interrupted run is resumed in the same way; an existing shard is
+compared with the input by a digest. On a cluster OUT, the input and the model must be on a shared disk.
 """
 
 import json
@@ -24,10 +20,9 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relmo.disk.digests import read_json
-from relmo.disk.files import import_pyarrow, read_parquet_metadata
+from relmo.disk.files import import_pyarrow, read_json, read_parquet_metadata
 from relmo.disk.outputs import check_replaceable, folder_lock, remove, storage_errors
-from relmo.embedding.files import EmbedJob, EmbedProgress, PartialFolder, Pooling, Tokenizer, make_layout, make_note
+from relmo.embedding.files import EmbedProgress, PartialFolder, Pooling, Tokenizer, make_note
 from relmo.errors import CorpusError, RelmoError, SettingError, StorageError
 from relmo.loading import load
 from relmo.nn.quantize import Precision
@@ -59,10 +54,6 @@ class ShardJob:
         model = load(self.model, kinds="bilm", device=device or self.device, dtype=self.precision)
         return model.with_tokenizer(self.tokenizer)
 
-    def note(self, model: Any) -> dict[str, Any]:
-        """Return everything that the output depends on, except the input."""
-        return make_note(model, self.options, self.pooling, make_layout(model, self.options, self.pooling, self.dtype))
-
 
 class ShardedSummary(NamedTuple):
     """Counts of a run; `resumed` sentences were there already, `cut` words were truncated."""
@@ -91,7 +82,14 @@ def embed_on_ray(
     Uses the cluster of RAY_ADDRESS or one started on this machine (`ray start`); otherwise starts one for the duration
     of the run. `workers` defaults to the number of GPUs, or of CPUs if there are none. `watch` receives the progress.
     """
-    ray = _import_ray()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    try:
+        import ray.data
+    except ImportError as error:
+        raise SettingError("--engine ray needs the package ray; try: pip install 'relmo[ray]'") from error
+    for name in ("ray", "ray.data", "ray.data.dataset"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     import_pyarrow()
     source, out = Path(source), Path(out).absolute()
     files = [source.absolute()]
@@ -111,12 +109,20 @@ def embed_on_ray(
         is_local = not ray.is_initialized()
         if is_local:
             ray.init(logging_level="ERROR", log_to_driver=False, include_dashboard=False, configure_logging=False)
+        counts = dict.fromkeys(("shards", "sentences", "resumed", "tokens", "cut"), 0)
         try:
-            counts = _count_rows(_build_pipeline(ray, job, files, partial, workers, shard), watch)
+            for row in _build_pipeline(ray, job, files, partial, workers, shard).iter_rows():
+                for name in counts:
+                    counts[name] += int(row[name])
+                if watch is not None:
+                    watch(EmbedProgress(counts["sentences"], None, counts["tokens"], counts["resumed"]))
         except RelmoError:
             raise
         except Exception as error:
-            raise _find_cause(error) from None
+            cause: BaseException | None = error  # Ray wraps errors of workers
+            while cause is not None and not isinstance(cause, RelmoError):
+                cause = getattr(cause, "cause", None) or cause.__cause__
+            raise (cause or error) from None
         finally:
             if is_local:
                 ray.shutdown()
@@ -130,22 +136,9 @@ def embed_on_ray(
     return ShardedSummary(out, **counts)
 
 
-def _import_ray() -> Any:
-    """Import Ray without usage statistics and log output."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    try:
-        import ray.data
-    except ImportError as error:
-        raise SettingError("--engine ray needs the package ray; try: pip install 'relmo[ray]'") from error
-    for name in ("ray", "ray.data", "ray.data.dataset"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    return ray
-
-
 def _open_partial(job: ShardJob, out: Path, partial: Path, *, resume: bool, overwrite: bool) -> None:
     """Create the folder OUT.partial, or check that an earlier run there had the same settings."""
-    expected = job.note(job.load("cpu"))
+    expected = make_note(job.load("cpu"), job.options, job.pooling, job.dtype)
     with storage_errors(partial):
         exists = (partial / "note.json").exists()
         if not (resume and exists):
@@ -215,8 +208,7 @@ class ShardWorker:
 
     def __init__(self, job: ShardJob, device: str):
         self.job, self.model = job, job.load(device)
-        self.layout = make_layout(self.model, job.options, job.pooling, job.dtype)
-        self.note = job.note(self.model)
+        self.note = make_note(self.model, job.options, job.pooling, job.dtype)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, int]:
         """Write a shard and return its counts."""
@@ -226,28 +218,7 @@ class ShardWorker:
             return counts
         texts = (SourceText(text, words, name=name) for text, words, name in json.loads(row["texts"]))
         shard_note = self.note | {"input": str(row["digest"])}
-        partial = PartialFolder(Path(str(row["out"])), self.layout, shard_note, resumable=True, start=int(row["first"]))
-        filling = EmbedJob(partial, self.job.options, self.job.pooling)
-        summary = filling.run(self.model, texts, str(row["source"]), resume=True, forget=False)
+        out, start = Path(str(row["out"])), int(row["first"])
+        partial = PartialFolder(out, self.model, self.job.options, shard_note, start=start)
+        summary = partial.fill(texts, str(row["source"]), resume=True, forget=False)
         return counts | {"resumed": summary.resumed, "tokens": summary.tokens, "cut": summary.cut.count}
-
-
-def _count_rows(rows: Any, watch: Callable[[EmbedProgress], object] | None) -> dict[str, int]:
-    """Wait for all shards and return the sums of their counts."""
-    counts = dict.fromkeys(("shards", "sentences", "resumed", "tokens", "cut"), 0)
-    for row in rows.iter_rows():
-        for name in counts:
-            counts[name] += int(row[name])
-        if watch is not None:
-            watch(EmbedProgress(counts["sentences"], None, counts["tokens"], counts["resumed"]))
-    return counts
-
-
-def _find_cause(error: BaseException) -> BaseException:
-    """Return the RelmoError that Ray has wrapped, or else the error."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, RelmoError):
-            return cause
-        cause = getattr(cause, "cause", None) or cause.__cause__
-    return error

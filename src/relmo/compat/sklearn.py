@@ -5,9 +5,8 @@
     model = make_pipeline(ElmoVectorizer(), LogisticRegression(max_iter=1000))
     model.fit(texts, labels)
 
-- The biLM is frozen: nothing is fitted, and `transform` may be called at once.
-- Parameters are names or paths, never loaded models, so that pickles are small and clones are free.
-- Clones share one loaded model: the last one used in this process is cached until its files change.
+The biLM is frozen: nothing is fitted, and `transform` may be called at once. Parameters are names or paths, so that
+pickles are small; clones share one loaded model, the last one used in this process, until its files change.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,7 @@ import numpy as np
 from relmo.errors import SettingError
 from relmo.loading import load
 from relmo.models.bilm import BiLM
-from relmo.settings.arguments import describe_value
+from relmo.settings.fields import describe_value
 from relmo.settings.options import Layers
 from relmo.store.folder import CONFIG
 from relmo.store.original import PairOrPath
@@ -50,11 +49,8 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         precision: str = "float32",
         device: str = "auto",
     ):
-        self.model = model
-        self.layers = layers
-        self.pooling = pooling
-        self.precision = precision
-        self.device = device
+        self.model, self.layers, self.pooling = model, layers, pooling
+        self.precision, self.device = precision, device
 
     def fit(self, X: Iterable[str | Sequence[str]], y: Any = None) -> Self:
         """Load the model and check the texts, so that wrong parameters raise here."""

@@ -4,12 +4,10 @@
     nlp.add_pipe("relmo")
     nlp("The bank of the river.")[1].vector
 
-Choices:
 - The component is spaCy's `Tok2Vec` around the layer `relmo.Elmo.v1`. Other components listen to it with
   `spacy.Tok2VecListener.v1`; the layer can also be the tok2vec of one component.
-- The biLM is frozen. With `layers = "mix"` the mixture of its layers is trained: s = softmax(w),
-  y = gamma * sum_k s_k h_k (Peters et al. 2018). Before training all layers have the same weight.
-- A pipeline on disk contains the biLM without its output layer. It does not need the folder that it came from.
+- The biLM is frozen. With `layers = "mix"` the mixture of its layers (Peters et al. 2018) is trained.
+- A pipeline on disk contains the biLM without its output layer.
 - A doc is read as one sequence of tokens or, with `sentences`, sentence by sentence: then an earlier component must set
   sentence boundaries, also in training.
 """
@@ -31,7 +29,7 @@ try:
     import srsly
     from spacy.language import Language
     from spacy.pipeline.tok2vec import Tok2Vec
-    from spacy.tokens import Doc, Span, Token
+    from spacy.tokens import Doc, Span
     from spacy.util import registry
     from thinc.api import Model, Shim
 except ImportError as error:
@@ -39,6 +37,11 @@ except ImportError as error:
 
 MIX = "mix"
 LAYER = "relmo.Elmo.v1"
+VECTOR_HOOKS: dict[str, Callable[[Any], Any]] = {
+    "user_hooks": lambda doc: doc.tensor.mean(axis=0) if len(doc) else np.zeros(doc.tensor.shape[1:], np.float32),
+    "user_span_hooks": lambda span: span.doc.tensor[span.start : span.end].mean(axis=0),
+    "user_token_hooks": lambda token: token.doc.tensor[token.i],
+}
 
 
 class BiLMShim(Shim):
@@ -178,25 +181,8 @@ class ElmoComponent(Tok2Vec):
         """Set the vectors of docs."""
         super().set_annotations(docs, tokvecses)
         for doc in docs if self.vocab.vectors.size else ():
-            doc.user_hooks |= {"vector": _doc_vector, "has_vector": _has_vector}
-            doc.user_span_hooks |= {"vector": _span_vector, "has_vector": _has_vector}
-            doc.user_token_hooks |= {"vector": _token_vector, "has_vector": _has_vector}
-
-
-def _doc_vector(doc: Doc) -> Any:
-    return doc.tensor.mean(axis=0) if len(doc) else np.zeros(doc.tensor.shape[1:], dtype=np.float32)
-
-
-def _span_vector(span: Span) -> Any:
-    return span.doc.tensor[span.start : span.end].mean(axis=0)
-
-
-def _token_vector(token: Token) -> Any:
-    return token.doc.tensor[token.i]
-
-
-def _has_vector(_: Any) -> bool:
-    return True
+            for hooks, vector in VECTOR_HOOKS.items():
+                getattr(doc, hooks).update(vector=vector, has_vector=lambda _: True)
 
 
 @Language.factory(

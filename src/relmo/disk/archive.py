@@ -1,7 +1,6 @@
 """Files from untrusted archives: members of a .zip, read in place, and members of a .tar.gz, copied to a folder.
 
-Sizes are checked before memory or disk space is used: the directory of a zip archive, the number of members, and the
-unpacked size of each. Names in a tar archive never decide where a file is written; links and devices are skipped.
+Sizes are checked before memory or disk space is used. Names in a tar archive never decide where a file is written.
 """
 
 import gzip
@@ -82,9 +81,8 @@ def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
         with zipfile.ZipFile(path) as archive:
             yield archive
     except _ZIP_ERRORS as error:
-        raise ModelError(
-            f"{path}: cannot be read as a zip archive ({describe_os_error(error)}); download it again"
-        ) from error
+        problem = describe_os_error(error)
+        raise ModelError(f"{path}: cannot be read as a zip archive ({problem}); download it again") from error
 
 
 class _BoundedGzip(gzip.GzipFile):
@@ -114,7 +112,6 @@ def extract_tar(path: Path, is_needed: Callable[[str], bool], folder: Path) -> d
                 with source, copies[name].open("wb") as target:
                     shutil.copyfileobj(source, target, _COPY_BYTES)
     except _TAR_ERRORS as error:
-        raise ModelError(
-            f"{path}: cannot be read as a .tar.gz ({describe_os_error(error)}); restore it from a copy"
-        ) from error
+        problem = describe_os_error(error)
+        raise ModelError(f"{path}: cannot be read as a .tar.gz ({problem}); restore it from a copy") from error
     return copies

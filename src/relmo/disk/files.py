@@ -1,9 +1,10 @@
-"""Bounded reading of small files that anyone may have written (text, JSON, TOML), and of .parquet tables.
+"""Reading of files that anyone may have written or damaged: text, JSON and TOML of bounded size, digests, .parquet.
 
-A file in a model folder may be a FIFO, which blocks its reader, or a link to a device, which never ends; JSON may be
-nested deeply enough to overflow the parser's stack. Every problem is a ValueError; the caller adds the advice.
+A file may be a FIFO, which blocks its reader, or a link to a device, which never ends. Problems are ValueErrors or,
+where the caller gives its `advice`, a one-line error with the path, the problem and the advice.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from relmo.errors import CorpusError, SettingError, describe_os_error
+from relmo.errors import CorpusError, ModelError, RelmoError, SettingError, describe_os_error
 
 URL = re.compile(r"(https?|ftp|s3|gs|hf):/{1,2}(?!/)", re.IGNORECASE)
 NO_DOWNLOAD = "is a URL; relmo does not download, so fetch it yourself and give the path"
@@ -23,6 +24,8 @@ MAX_NESTING = 50
 MAX_DOTS = 100  # in a line of TOML; the time and memory of tomllib grow with the square of the parts of a key
 PARQUET_BATCH_ROWS = 1024
 TOO_DEEP = "it is nested too deeply"
+SEAL = "digest"
+DAMAGED = "is damaged (its checksum does not match)"
 
 
 def find_url(path: str | Path) -> str | None:
@@ -57,29 +60,10 @@ def read_text_file(path: str | Path, max_bytes: int = MAX_TEXT_BYTES) -> str:
         raise ValueError(f"byte 0x{contents[error.start]:02x} at {error.start} is not UTF-8") from error
 
 
-def read_json(path: str | Path) -> Any:
-    """Read a small JSON file, which must be a regular file."""
-    if not is_file(path):
-        raise ValueError("it is not a regular file" if os.path.lexists(path) else "no such file")
-    return parse_json(read_text_file(path))
-
-
-def parse_json(text: str) -> Any:
-    """Parse JSON; deep nesting is an error."""
-    return _parse(json.loads, text)
-
-
-def parse_toml(text: str) -> dict[str, Any]:
-    """Parse TOML; deep nesting and keys with many parts are errors."""
-    if any(line.count(".") > MAX_DOTS for line in text.split("\n") if not line.startswith("#")):
-        raise ValueError("a key has too many dots")
-    tables: dict[str, Any] = _parse(tomllib.loads, text)
-    return tables
-
-
-def _parse(parse: Callable[[str], Any], text: str) -> Any:
+def parse_json(text: str, loads: Callable[[str], Any] = json.loads) -> Any:
+    """Parse JSON, or another format by its `loads`; deep nesting is an error."""
     try:
-        value = parse(text)
+        value = loads(text)
     except (json.JSONDecodeError, tomllib.TOMLDecodeError):
         raise
     except ValueError as error:  # Python limits the digits of an integer
@@ -99,6 +83,14 @@ def _parse(parse: Callable[[str], Any], text: str) -> Any:
     raise ValueError(TOO_DEEP)
 
 
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML; deep nesting and keys with many parts are errors."""
+    if any(line.count(".") > MAX_DOTS for line in text.split("\n") if not line.startswith("#")):
+        raise ValueError("a key has too many dots")
+    tables: dict[str, Any] = parse_json(text, tomllib.loads)
+    return tables
+
+
 def replace_nonfinite(value: Any) -> Any:
     """Return a JSON value with NaN and infinity, which JSON does not have, replaced by None."""
     if isinstance(value, dict):
@@ -106,6 +98,71 @@ def replace_nonfinite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [replace_nonfinite(child) for child in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def check_regular(path: Path, advice: str, error: type[RelmoError] = ModelError) -> None:
+    """Raise `error` unless the path is a regular file; a pipe or a device may never end."""
+    try:
+        is_regular, exists = path.is_file(), path.exists()
+    except OSError as problem:
+        raise error(f"{path}: cannot be read ({describe_os_error(problem)}); {advice}") from None
+    if not is_regular:
+        raise error(f"{path}: {'is not a regular file' if exists else 'is missing'}; {advice}")
+
+
+def read_json(path: Path, advice: str, error: type[RelmoError] = ModelError) -> dict[str, Any]:
+    """Read a small JSON object from a regular file."""
+    check_regular(path, advice, error)
+    try:
+        value = parse_json(read_text_file(path))
+    except ValueError as problem:
+        raise error(f"{path}: is damaged ({problem}); {advice}") from None
+    if not isinstance(value, dict):
+        raise error(f"{path}: is damaged (it is not a JSON object); {advice}")
+    return value
+
+
+def seal(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values with a digest of them."""
+    return values | {SEAL: hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()}
+
+
+def read_sealed(path: Path, advice: str) -> dict[str, Any]:
+    """Read a JSON object that `seal` returned, and verify its digest."""
+    note = read_json(path, advice)
+    if SEAL not in note:
+        raise ModelError(f"{path}: has no checksum (it is damaged, or an older relmo wrote it); {advice}")
+    if note != seal({name: value for name, value in note.items() if name != SEAL}):
+        raise ModelError(f"{path}: {DAMAGED}; {advice}")
+    return note
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, as sha256sum prints it."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fingerprint(path: Path) -> dict[str, Any]:
+    """Return the size and the SHA-256 of a file, for `check_file`."""
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
+
+
+def check_file(path: Path, expected: Any, advice: str, error: type[RelmoError] = ModelError) -> None:
+    """Raise `error` unless the file has this fingerprint."""
+    check_regular(path, advice, error)
+    if not isinstance(expected, dict):
+        expected = {}
+    try:
+        size, expected_size = path.stat().st_size, expected.get("bytes")
+        if size != expected_size:
+            is_size = type(expected_size) is int and 0 <= expected_size < 1 << 63
+            text = f"{expected_size:,}" if is_size else "the recorded number"
+            raise error(f"{path}: is damaged ({size:,} bytes, not {text}); {advice}")
+        if sha256(path) != expected.get("sha256"):
+            raise error(f"{path}: {DAMAGED}; {advice}")
+    except OSError as problem:
+        raise error(f"{path}: cannot be read ({describe_os_error(problem)}); {advice}") from None
 
 
 def import_pyarrow() -> Any:

@@ -1,14 +1,11 @@
-"""Atomic output: files and folders appear complete or not at all, and never replace anything unasked.
+"""Outputs: files and folders that appear complete or not at all, HDF5 files, append-only logs, locks.
 
-- A file is written in a temporary folder next to its path and then renamed. If the path is a symbolic link, the link's
-  target is replaced. Into a FIFO, a device or standard output the finished file is copied.
-- An existing output is refused before any work is done, unless the user says --overwrite.
-- Temporary names end in PID-NUMBER.tmp, so that leftovers of killed processes can be told from files in use.
-- A process locks the folder that it works in. The lock is on the folder itself: it ends with the process and leaves no
-  file behind.
+An existing output is refused before any work is done, unless the user says --overwrite. Temporary names end in
+PID-NUMBER.tmp, so that leftovers of killed processes can be told from files in use.
 """
 
 import errno
+import io
 import itertools
 import os
 import re
@@ -16,13 +13,18 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
 from relmo.errors import StorageError, describe_os_error
+
+if TYPE_CHECKING:
+    import h5py  # imported where it is used: it takes a tenth of a second
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNWRITABLE = (
@@ -33,20 +35,21 @@ TEMPORARY = re.compile(r"\..*\.(\d+)-\d+\.tmp")
 NUMBERS = itertools.count()
 MAX_NAME_PREFIX = 60  # characters of a name that are repeated in its temporary name
 COPY_BYTES = 1 << 20
+LARGE_ATTRIBUTES = ("v108", "v110")  # format for attributes over 64 kB; libraries from HDF5 1.8 (2008) on read it
 
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary path on the same disk; on success it replaces `path`, otherwise it is removed.
+    """Yield a temporary path on the same disk; on success it replaces `path` or, for a symbolic link, its target.
 
-    A FIFO or a device is not replaced; the contents are copied into it."""
+    A FIFO, a device or standard output is not replaced; the contents are copied into it."""
     with storage_errors(path):
         if is_special(path):
             with tempfile.TemporaryDirectory(prefix="relmo-") as scratch:
                 temporary = Path(scratch) / "output"
                 temporary.touch()
                 yield temporary
-                _copy_into(temporary, path)
+                move_into_place(temporary, path)
             return
         final = resolve_links(path)
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -71,13 +74,19 @@ def temporary_path(path: Path) -> Path:
 
 def move_into_place(temporary: Path, path: Path) -> None:
     """Move a finished file to its path, which may be a link, a FIFO, a device, a regular file or new."""
-    if is_special(path):
-        _copy_into(temporary, path)
-        temporary.unlink()
+    if not is_special(path):
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(resolve_links(path))
         return
-    with temporary.open("rb+") as file:
-        os.fsync(file.fileno())
-    temporary.replace(resolve_links(path))
+    standard = _find_descriptor(path.stat())
+    for stream in (sys.stdout, sys.stderr):
+        if standard is not None and stream is not None:
+            stream.flush()
+    descriptor = os.open(path, os.O_WRONLY) if standard is None else os.dup(standard)
+    with temporary.open("rb") as input_file, os.fdopen(descriptor, "wb") as output_file:
+        shutil.copyfileobj(input_file, output_file, COPY_BYTES)
+    temporary.unlink()
 
 
 def resolve_links(path: Path) -> Path:
@@ -104,16 +113,6 @@ def _find_descriptor(status: os.stat_result) -> int | None:
             if os.path.samestat(status, os.fstat(descriptor)):
                 return descriptor
     return None
-
-
-def _copy_into(source: Path, path: Path) -> None:
-    standard = _find_descriptor(path.stat())
-    for stream in (sys.stdout, sys.stderr):
-        if standard is not None and stream is not None:
-            stream.flush()
-    descriptor = os.open(path, os.O_WRONLY) if standard is None else os.dup(standard)
-    with source.open("rb") as input_file, os.fdopen(descriptor, "wb") as output_file:
-        shutil.copyfileobj(input_file, output_file, COPY_BYTES)
 
 
 def refuse_existing(path: Path, *, overwrite: bool) -> None:
@@ -171,18 +170,14 @@ def sweep(folder: Path, name: str = "") -> None:
     prefix = f".{name[:MAX_NAME_PREFIX]}" if name else "."
     for entry in list(os.scandir(folder)):
         match = TEMPORARY.fullmatch(entry.name) if entry.name.startswith(prefix) else None
-        if match and not _is_alive(int(match[1])):
+        if match is None:
+            continue
+        try:
+            os.kill(int(match[1]), 0)
+        except (ProcessLookupError, OverflowError):
             remove(Path(entry.path))
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # a process of another user
-        return True
-    return True
+        except OSError:  # a process of another user
+            pass
 
 
 def remove(path: Path) -> None:
@@ -196,12 +191,10 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def folder_lock(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Lock a folder against other processes, which wait or get an error.
-
-    Nothing is locked where the system or the disk does not support it (Windows, some network disks)."""
+    """Lock a folder against other processes, which wait or get an error; the lock ends with the process."""
     try:
         import fcntl
-    except ImportError:
+    except ImportError:  # Windows
         yield
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -210,7 +203,7 @@ def folder_lock(folder: Path, *, wait: bool = False) -> Iterator[None]:
     except BlockingIOError:
         os.close(descriptor)
         raise StorageError(f"{folder}: is in use by another process; wait for it, or choose another folder") from None
-    except OSError:
+    except OSError:  # some network disks have no locks
         pass
     try:
         yield
@@ -239,3 +232,125 @@ def storage_errors(path: Path) -> Iterator[None]:
         if any(f"os error {code}" in str(error) for code in DISK_FULL) or "No space left" in str(error):
             raise StorageError(full_message) from error
         raise
+
+
+class ErrorCapturingFile(io.FileIO):
+    """File for the HDF5 library, which terminates the process when the disk is full: its methods never fail."""
+
+    failure: OSError | None = None  # the first error, after which nothing is written
+
+    def readinto(self, buffer: Any, /) -> int:  # zeros beyond the end of the file
+        view = memoryview(buffer).cast("B")
+        count = super().readinto(view) or 0
+        view[count:] = bytes(len(view) - count)
+        return len(view)
+
+    def write(self, data: Any, /) -> int:
+        remaining = memoryview(data).cast("B")
+        while remaining and self.failure is None:
+            try:
+                remaining = remaining[super().write(remaining) :]
+            except OSError as error:
+                self.failure = error
+        return memoryview(data).nbytes
+
+    def truncate(self, size: int | None = None, /) -> int:
+        if self.failure is None:
+            try:
+                return super().truncate(size)
+            except OSError as error:
+                self.failure = error
+        return size or 0
+
+
+@dataclass
+class HDF5Writer:
+    """HDF5 file that is being written; `file` is the open h5py file."""
+
+    file: "h5py.File"
+    disk: ErrorCapturingFile
+
+    def add(self, name: str, *, attributes: Mapping[str, Any] | None = None, **dataset: Any) -> None:
+        """Add a dataset as `h5py.Group.create_dataset`; attributes that are arrays of objects become strings."""
+        import h5py
+
+        node = self.file.create_dataset(name, **dataset)
+        for key, value in (attributes or {}).items():
+            is_text = str(getattr(value, "dtype", "")) == "object"
+            node.attrs.create(key, value, dtype=h5py.string_dtype() if is_text else None)
+        if self.disk.failure is not None:
+            raise self.disk.failure
+
+
+@contextmanager
+def create_hdf5(path: Path, *, large_attributes: bool = False) -> Iterator[HDF5Writer]:
+    """Open an HDF5 file for writing; it appears at `path` on success."""
+    import h5py
+
+    with atomic(path) as temporary, ErrorCapturingFile(temporary, "w+b") as disk:
+        with h5py.File(disk, "w", libver=LARGE_ATTRIBUTES if large_attributes else None) as file:
+            yield HDF5Writer(file, disk)
+        if disk.failure is not None:
+            raise disk.failure
+
+
+class AppendLog(AbstractContextManager["AppendLog"]):
+    """Append-only log that survives a kill at any moment: records in one file and, optionally, their data in another.
+
+        with AppendLog(folder / "lines.jsonl", folder / "vectors.bin", size=lines, data_size=vectors) as log:
+            log.append(record, vectors)      the data is written at once, the record waits
+            log.commit()                     data on disk first, then the records that refer to it
+
+    size, data_size   valid bytes of the two files; the rest is truncated (None: everything is valid)
+    num_pending       bytes of data that are not committed yet
+    """
+
+    def __init__(self, path: Path, data: Path | None = None, *, size: int | None = None, data_size: int | None = None):
+        self.path = path
+        self.num_pending = 0
+        self._pending: list[bytes] = []
+        with storage_errors(path):
+            self._records = path.open("ab", buffering=0)
+            self._data = None if data is None else data.open("ab", buffering=0)
+            for file, valid in ((self._records, size), (self._data, data_size)):
+                if file is not None and valid is not None:
+                    file.truncate(valid)
+
+    def append(self, record: bytes, data: Any = b"") -> None:
+        """Write data now, and its record with the next `commit`."""
+        view = memoryview(data).cast("B")
+        size = view.nbytes
+        with storage_errors(self.path):
+            while view and self._data is not None:
+                view = view[self._data.write(view) :]
+        self.num_pending += size
+        self._pending.append(record)
+
+    def commit(self, *, sync: bool = True) -> None:
+        """Write the pending records after their data; with `sync`, both reach the disk before this returns."""
+        with storage_errors(self.path):
+            if sync and self._data is not None:
+                os.fsync(self._data.fileno())
+            records = memoryview(b"".join(self._pending))
+            self._pending, self.num_pending = [], 0  # before they are written: an interruption must not repeat them
+            while records:
+                records = records[self._records.write(records) :]
+            if sync:
+                os.fsync(self._records.fileno())
+
+    def close(self) -> None:
+        """Close the files; records that were not committed are lost."""
+        self._records.close()
+        if self._data is not None:
+            self._data.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_lines(path: Path, max_line_bytes: int) -> Iterator[bytes]:
+    """Yield the lines of a log with their line ends, longer ones in pieces; a missing file has none."""
+    if path.exists():
+        with path.open("rb") as file:
+            while line := file.readline(max_line_bytes):
+                yield line

@@ -5,64 +5,53 @@
       vectors.bin                    float16 (tokens, layers, size) of all sentences, append-only
       index.bin                      one record per sentence: a hash of its words, their number, a checksum
 
-Choices:
-- Vectors are appended and written to disk before their records, which publish them. A half-written tail after a kill
-  has no record, and is overwritten by the next process that appends.
-- A process that appends holds a lock on the folder, and reads the index before computing anything. Readers need no
-  lock, as published data never changes.
-- A sentence's vectors depend on its words alone, so a hash of the words is the key.
-- The checksum covers the key and the vectors. It is compared when a sentence is first read, not in every epoch.
+Vectors are on disk before their records, which publish them; a process that appends holds a lock on the folder and
+reads the index first. Readers need no lock, as published data never changes. The checksum covers the key and the
+vectors, and is compared when a sentence is first read, not in every epoch.
 """
 
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 import numpy as np
 import torch
 
-from relmo.disk.digests import check_regular, read_json
-from relmo.disk.outputs import folder_lock, storage_errors
+from relmo.disk.files import check_regular, read_json
+from relmo.disk.outputs import AppendLog, folder_lock, storage_errors
 from relmo.embedding.engine import CutWords
 from relmo.errors import StorageError
 from relmo.settings.options import EmbedOptions
 from relmo.store.folder import write_json
 from relmo.store.references import bilm_digest
 
+if TYPE_CHECKING:
+    from relmo.models.bilm import BiLM
+
 NOTE, VECTORS, INDEX = "note.json", "vectors.bin", "index.bin"
 FORMAT = 2
 KEY_BYTES = 16
+HINT = "remove {}; it will be created again"
 RECORD = np.dtype([("key", f"V{KEY_BYTES}"), ("tokens", "<u4"), ("checksum", "<u4")])
 PUBLISH_BYTES = 64 << 20  # lost in a kill
 MIN_FREE_BYTES = 64 << 20  # left on the disk
 
-
-if TYPE_CHECKING:
-    from relmo.models.bilm import BiLM
-
 Words = Sequence[str]
 
 
-class ElmoVectors(Protocol):
-    """Layers of a list of sentences."""
+class ComputedVectors(NamedTuple):
+    """Layers computed on demand, rounded as in the cache; `cut` counts truncated words."""
+
+    model: "BiLM"
+    sentences: Sequence[Words]
+    cut: CutWords | None = None
 
     def batch(self, indices: Iterable[int]) -> list[np.ndarray]:
         """Return the layers of these sentences: float16 (tokens, layers, size) each."""
-
-
-class ComputedVectors:
-    """Layers computed on demand, rounded as in the cache; `cut` counts truncated words."""
-
-    def __init__(self, model: "BiLM", sentences: Sequence[Words], cut: CutWords | None = None):
-        self.model, self.sentences, self.cut = model, sentences, cut
-
-    def batch(self, indices: Iterable[int]) -> list[np.ndarray]:
-        """Return the layers of these sentences."""
         sentences = [self.sentences[i] for i in indices]
         return [_round(array) for array in self.model.embedder.stream(sentences, EmbedOptions(), self.cut)]
 
@@ -76,28 +65,28 @@ class CachedVectors:
         self.checked = np.zeros(len(keys), dtype=bool)
 
     def batch(self, indices: Iterable[int]) -> list[np.ndarray]:
-        """Return the layers of these sentences."""
-        return [self._sentence(i) for i in indices]
+        """Return the layers of these sentences: float16 (tokens, layers, size) each."""
+        sentences = []
+        for i in indices:
+            vectors = self.vectors[self.starts[i] : self.starts[i] + self.lengths[i]]
+            if not self.checked[i]:
+                if checksum(self.keys[i], vectors) != self.checksums[i]:
+                    raise StorageError(
+                        f"{self.folder / VECTORS}: is damaged (the checksum of a sentence does not match); "
+                        f"{HINT.format(self.folder)}"
+                    )
+                self.checked[i] = True
+            sentences.append(vectors)
+        return sentences
 
-    def _sentence(self, i: int) -> np.ndarray:
-        vectors = self.vectors[self.starts[i] : self.starts[i] + self.lengths[i]]
-        if not self.checked[i]:
-            if checksum(self.keys[i], vectors) != self.checksums[i]:
-                raise StorageError(
-                    f"{self.folder / VECTORS}: is damaged (the checksum of a sentence does not match); "
-                    f"{_recovery_hint(self.folder)}"
-                )
-            self.checked[i] = True
-        return vectors
+
+ElmoVectors = ComputedVectors | CachedVectors
+"""Layers of a list of sentences."""
 
 
 def checksum(key: bytes, vectors: np.ndarray) -> int:
     """Return the checksum of a sentence's key and its layers."""
     return crc32(np.ascontiguousarray(vectors).view(np.uint8).data, crc32(key))
-
-
-def _recovery_hint(folder: Path) -> str:
-    return f"remove {folder}; it will be created again"
 
 
 def _round(vectors: np.ndarray) -> np.ndarray:
@@ -126,12 +115,13 @@ class ElmoCache:
         self.token_bytes = self.layers * self.size * 2
         digest = bilm_digest(model)
         self.folder = root / f"elmo{FORMAT}-{digest[:16]}"
-        self.note = {"format": FORMAT, "layers": self.layers, "size": self.size, "digest": digest}
+        path, note = self.folder / NOTE, {"format": FORMAT, "layers": self.layers, "size": self.size, "digest": digest}
         with storage_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        if not (self.folder / NOTE).exists():
-            write_json(self.folder / NOTE, self.note)
-        self._check_note()
+        if not path.exists():
+            write_json(path, note)
+        if read_json(path, HINT.format(self.folder), StorageError) != note:
+            raise StorageError(f"{path}: belongs to another biLM or version; {HINT.format(self.folder)}")
 
     def vectors(
         self, sentences: Sequence[Words], on_message: Callable[[str], object] = lambda _: None
@@ -144,7 +134,12 @@ class ElmoCache:
                 self._append(dict(zip(keys, sentences, strict=True)), on_message)
             index = self.read_index()
         entries = np.array([index[key] for key in keys], dtype=np.int64).reshape(-1, 3)
-        return CachedVectors(self.folder, self._open(), keys, entries)
+        shape = (int(self._records()["tokens"].sum(dtype=np.int64)), self.layers, self.size)
+        if shape[0]:
+            vectors: np.ndarray = np.memmap(self.folder / VECTORS, np.float16, mode="r", shape=shape)
+        else:
+            vectors = np.zeros(shape, dtype=np.float16)
+        return CachedVectors(self.folder, vectors, keys, entries)
 
     def read_index(self) -> dict[bytes, tuple[int, int, int]]:
         """Return the start, number of words and checksum of each sentence by its key."""
@@ -163,20 +158,13 @@ class ElmoCache:
         if not path.exists():
             return np.zeros(0, dtype=RECORD)
         for file in (path, vectors):
-            check_regular(file, _recovery_hint(self.folder), StorageError)
+            check_regular(file, HINT.format(self.folder), StorageError)
         count, tokens = path.stat().st_size // RECORD.itemsize, vectors.stat().st_size // self.token_bytes
         if count <= tokens + 1:  # only one sentence has no words
             records = np.fromfile(path, dtype=RECORD, count=count)
             if int(records["tokens"].sum(dtype=np.int64)) <= tokens:
                 return records
-        raise StorageError(f"{vectors}: is shorter than its index says; {_recovery_hint(self.folder)}")
-
-    def _open(self) -> np.ndarray:
-        """Return the published vectors (tokens, layers, size), memory-mapped."""
-        tokens = int(self._records()["tokens"].sum(dtype=np.int64))
-        if not tokens:
-            return np.zeros((0, self.layers, self.size), dtype=np.float16)
-        return np.memmap(self.folder / VECTORS, np.float16, mode="r", shape=(tokens, self.layers, self.size))
+        raise StorageError(f"{vectors}: is shorter than its index says; {HINT.format(self.folder)}")
 
     def _append(self, sentences: dict[bytes, Words], on_message: Callable[[str], object]) -> None:
         """Compute and store the sentences that are still missing; the lock is held."""
@@ -184,55 +172,25 @@ class ElmoCache:
         keys = {bytes(key) for key in records["key"]}
         missing = {key: words for key, words in sentences.items() if key not in keys}
         tokens = sum(map(len, missing.values()))
-        self._check_space(tokens)
-        if missing:
-            on_message(f"ELMo: embedding {len(missing):,} sentences, {tokens:,} words; cached in {self.folder}")
-        cut = self.model.embedder.cut_words()
-        with storage_errors(self.folder), self._files(records) as (vectors, index):
-            pending: list[tuple[bytes, int, int]] = []
-            pending_bytes = 0
-            arrays = self.model.embedder.stream(list(missing.values()), EmbedOptions(), cut)
-            for key, array in zip(missing, arrays, strict=True):
-                rounded = _round(array)
-                vectors.write(rounded.tobytes())
-                pending.append((key, len(rounded), checksum(key, rounded)))
-                pending_bytes += array.shape[1] * self.token_bytes
-                if pending_bytes >= PUBLISH_BYTES:
-                    _publish(vectors, index, pending)
-                    pending, pending_bytes = [], 0
-            _publish(vectors, index, pending)
-        if cut.count:
-            on_message(f"ELMo: {cut.message()}")
-
-    def _check_space(self, tokens: int) -> None:
         needed, free = tokens * self.token_bytes, shutil.disk_usage(self.folder).free
         if needed + MIN_FREE_BYTES > free:
             raise StorageError(
                 f"{self.folder}: vectors of {tokens:,} words need {needed / 2**30:.1f} GB, but {free / 2**30:.1f} GB "
                 "are free. Choose another folder with --cache, or --cache none to compute them every time."
             )
-
-    @contextmanager
-    def _files(self, records: np.ndarray) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-        """Open both files at the end of the published data, with a half-written tail truncated."""
-        with (self.folder / VECTORS).open("ab") as vectors, (self.folder / INDEX).open("ab") as index:
-            vector_bytes = int(records["tokens"].sum(dtype=np.int64)) * self.token_bytes
-            for file, size in ((vectors, vector_bytes), (index, records.nbytes)):
-                file.truncate(size)
-                file.seek(size)
-            yield vectors, index
-
-    def _check_note(self) -> None:
-        path = self.folder / NOTE
-        note = read_json(path, _recovery_hint(self.folder), StorageError)
-        if note != self.note:
-            raise StorageError(f"{path}: belongs to another biLM or version; {_recovery_hint(self.folder)}")
-
-
-def _publish(vectors: BinaryIO, index: BinaryIO, pending: list[tuple[bytes, int, int]]) -> None:
-    """Write vectors to disk, then their records."""
-    vectors.flush()
-    os.fsync(vectors.fileno())
-    index.write(np.array(pending, dtype=RECORD).tobytes())
-    index.flush()
-    os.fsync(index.fileno())
+        if missing:
+            on_message(f"ELMo: embedding {len(missing):,} sentences, {tokens:,} words; cached in {self.folder}")
+        cut = self.model.embedder.cut_words()
+        arrays = self.model.embedder.stream(list(missing.values()), EmbedOptions(), cut)
+        valid = int(records["tokens"].sum(dtype=np.int64)) * self.token_bytes
+        path, data = self.folder / INDEX, self.folder / VECTORS
+        with AppendLog(path, data, size=records.nbytes, data_size=valid) as log:
+            for key, array in zip(missing, arrays, strict=True):
+                rounded = _round(array)
+                record = np.array([(key, len(rounded), checksum(key, rounded))], dtype=RECORD)
+                log.append(record.tobytes(), rounded.tobytes())
+                if log.num_pending >= PUBLISH_BYTES:
+                    log.commit()
+            log.commit()
+        if cut.count:
+            on_message(f"ELMo: {cut.message()}")

@@ -1,41 +1,37 @@
 """Engine of `embed`: vectors of sentences, in bounded memory and in input order.
 
-Choices:
 - A word's vector and the first LSTM layer's input gates depend on the word alone. They are computed once per distinct
   word of a window of the input and cached in a `WordCache`; the LSTMs only look them up.
 - A sentence that starts from zero needs no steps on its boundaries: the state after the first one is a constant of the
-  model, and the output at the last one is not needed.
-- Sentences of a window are sorted by length and batched; results are returned in order. No step is spent on padding,
-  and a sentence's bits do not depend on the other sentences of its batch.
-- A batch runs in chunks of time. Forward LSTMs process the chunks from left to right, backward LSTMs from right to
-  left, each from the final state of its previous chunk, and write into the sentence's array. So a sentence of any
-  length is exact, and takes little memory besides its result.
-- Carried state, as in the original tools, is a row's state from one batch to the next, with batches in input order and
-  with steps on the boundaries.
+  model, and the output at the last one is not needed. Carried state, as in the original tools, is a row's state from
+  one batch to the next, with batches in input order and with steps on the boundaries.
+- Sentences of a window are sorted by length and batched. A sentence's bits do not depend on the others of its batch.
+- A batch runs in chunks of time, forward from the left and backward from the right, each from the final state of its
+  previous chunk. So a sentence of any length is exact, and takes little memory besides its result.
 - Threads take turns: a lock is held while a window, or a batch with carried state, is computed, and never while the
-  caller has the results. So cache entries of a window stay until the window is done.
+  caller has the results.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from relmo.embedding.results import Results, ResultsOnGPU
 from relmo.embedding.word_cache import VECTORS, WordCache
 from relmo.errors import SettingError
 from relmo.networks.bilm import BiLMNetwork
+from relmo.nn import fork_safe_lock
 from relmo.nn.cells import State
 from relmo.nn.elmo_lstm import ROWS, Precision
-from relmo.nn.kernels import infer_cpu
-from relmo.nn.locks import fork_safe_lock
+from relmo.nn.kernels import lstm_cpu
 from relmo.settings.options import EmbedOptions
-from relmo.text.characters import BOS, EOS
-from relmo.text.dictionaries import Dictionaries
+from relmo.text.characters import BOS, EOS, Dictionaries
 from relmo.text.vocabulary import SentenceVocabulary
 
 Tokens = Sequence[str]
@@ -47,6 +43,8 @@ CPU_WINDOW_BYTES, GPU_WINDOW_BYTES = 24 << 20, 256 << 20  # results of a window,
 WINDOW_TOKENS = (12_288, 65_536)  # minimum and maximum
 TOKENS_PER_BATCH = 16_384
 FLOAT = 4  # bytes
+STAGING_SIZE = 8 << 20  # numbers copied from a GPU at once
+STAGING_LOCK = fork_safe_lock()  # guards the staging buffer
 
 
 @dataclass
@@ -74,20 +72,13 @@ class CutWords:
 
 
 class SentenceWindow(NamedTuple):
-    """Consecutive sentences as the LSTMs read them, by the cache slots of their words.
+    """Consecutive sentences as the LSTMs read them."""
 
-    words      slots of all sentences; (N,)
-    starts     start of each sentence in `words`; (S,)
-    lengths    (S,)
-    edge       number of boundaries on either side of a sentence, 0 or 1
-    precision  precision of the LSTMs' products
-    """
-
-    words: np.ndarray
-    starts: np.ndarray
-    lengths: np.ndarray
-    edge: int
-    precision: Precision
+    words: np.ndarray  # (N,): cache slots of the words of all sentences
+    starts: np.ndarray  # (S,): start of each sentence in `words`
+    lengths: np.ndarray  # (S,)
+    edge: int  # number of boundaries on either side of a sentence, 0 or 1
+    precision: Precision  # of the LSTMs' products
 
 
 class Embedder:
@@ -105,8 +96,7 @@ class Embedder:
         cached_gates: int | None = None,
         chunk_bytes: int | None = None,
     ):
-        self.network = network
-        self.max_characters = max_characters
+        self.network, self.max_characters = network, max_characters
         self.vocabulary = vocabulary if not hasattr(network.encoder, "cnn") else None
         self.precision = precision
         with torch.inference_mode(False):
@@ -145,10 +135,7 @@ class Embedder:
         cut: CutWords | None = None,
         precision: Precision | None = None,
     ) -> Iterator[np.ndarray]:
-        """Yield the vectors of each sentence in order, reading ahead by a window of sentences.
-
-        Invalid options are an error at once. `cut` counts truncated words. `precision` is by default the current one.
-        """
+        """Yield the vectors of each sentence in order, reading ahead by a window; `cut` counts truncated words."""
         options.check_for(self.network.layer_count)
         cut = cut or self.cut_words()
         run = self._reset if options.state == "reset" else self._carry
@@ -184,45 +171,31 @@ class Embedder:
     def _carry(
         self, sentences: Iterable[Tokens], options: EmbedOptions, cut: CutWords, precision: Precision
     ) -> Iterator[np.ndarray]:
-        size = options.batch_size or 1
-        warm: State | None = None
-        for number, batch in enumerate(windows(sentences, size, by_tokens=False)):
+        state: State | None = None
+        is_warmup = options.state == "warmup"
+        for number, batch in enumerate(windows(sentences, options.batch_size or 1, by_tokens=False)):
             with self.lock, self._inference():
-                if number == 0 and options.state == "warmup":
-                    window = self._make_window(batch, CutWords(cut.room), precision, edge=1)
-                    _, warm = self._run_carried(window, options, None)
-                window = self._make_window(batch, cut, precision, edge=1)
-                if options.state == "warmup":
-                    vectors, warm = self._run_carried(window, options, warm)
-                else:
-                    vectors, self.states = self._run_carried(window, options, self.states)
-            yield from vectors
-
-    def _run_carried(
-        self, window: SentenceWindow, options: EmbedOptions, state: State | None
-    ) -> tuple[list[np.ndarray], State]:
-        """Run one batch, each row from its row of the state, or from zero without one; return vectors and new state."""
-        count = len(window.lengths)
-        state = self.network.initial_state(0) if state is None else state
-        # A copy, with zeros for additional rows.
-        state = tuple(torch.cat([t, t.new_zeros(max(0, count - len(t)), *t.shape[1:])]) for t in state)
-        (order,) = groups(window.lengths, 1 << 60, count)
-        rows = torch.from_numpy(order).to(state[0].device)
-        running = tuple(tensor[rows] for tensor in state)
-        results: list[np.ndarray] = [np.empty(0)] * count
-        for index, array in zip(order.tolist(), self._run(window, order, options, running), strict=True):
-            results[index] = array
-        for tensor, after in zip(state, running, strict=True):
-            tensor[rows] = after
-        return results, state
+                window, count = self._make_window(batch, cut, precision, edge=1), len(batch)
+                (order,) = groups(window.lengths, 1 << 60, count)
+                state = state if is_warmup else self.states
+                results: list[np.ndarray] = [np.empty(0)] * count
+                for _ in range(2 if number == 0 and is_warmup else 1):
+                    state = self.network.initial_state(0) if state is None else state
+                    # A copy, with zeros for additional rows.
+                    state = tuple(torch.cat([t, t.new_zeros(max(0, count - len(t)), *t.shape[1:])]) for t in state)
+                    rows = torch.from_numpy(order).to(state[0].device)
+                    running = tuple(tensor[rows] for tensor in state)
+                    for index, array in zip(order.tolist(), self._run(window, order, options, running), strict=True):
+                        results[index] = array
+                    for tensor, after in zip(state, running, strict=True):
+                        tensor[rows] = after
+                if not is_warmup:
+                    self.states = state
+            yield from results
 
     @contextmanager
     def _inference(self) -> Iterator[None]:
-        """Disable gradients and autocast in this thread.
-
-        torch's inference mode is not used: code outside of it could not write into the cache any more. There is no
-        dropout to disable, as neither the encoder nor `infer` has any.
-        """
+        """Disable gradients and autocast in this thread; in inference mode nobody else could write into the cache."""
         kind = self.cache.vectors.device.type
         with torch.inference_mode(False), torch.no_grad(), torch.autocast(kind, enabled=False):
             yield
@@ -250,28 +223,22 @@ class Embedder:
         if self.vocabulary is None:
             if self.cache.dictionaries is not None or max(map(len, words), default=0) <= self.max_characters:
                 return self.cache.find(words)
-            index: dict[str, int] = {}
-            indices = [index.setdefault(self._readable_part(word), len(index)) for word in words]
+            # Only the part that the network reads, so that the cache does not hold on to long words: 4 bytes more than
+            # it reads, as the last character may be cut.
+            size, index = self.max_characters, dict[str, int]()
+            parts = [
+                word if len(word) <= size else word.encode("utf-8", "ignore")[: size + 4].decode("utf-8", "ignore")
+                for word in words
+            ]
+            indices = [index.setdefault(part, len(index)) for part in parts]
             return self.cache.find(list(index))[indices]
         keys, inverse = np.unique(self.vocabulary.ids(words), return_inverse=True)
         return self.cache.find(keys.tolist())[inverse]
 
-    def _readable_part(self, word: str) -> str:
-        """Return the beginning of a word that the network reads, so that the cache does not hold on to long words."""
-        if len(word) <= self.max_characters:
-            return word
-        # 4 bytes more than the network reads, as the last character may be cut
-        return word.encode("utf-8", "ignore")[: self.max_characters + 4].decode("utf-8", "ignore")
-
-    def first_state(self) -> State:
-        """Return the state after the first boundary of a sentence that starts from zero, one row."""
+    def after_boundary(self, precision: Precision | None = None) -> tuple[State, Tensor]:
+        """Return the state, one row, and the top layer (2, P) after the first boundary of a sentence, from zero."""
         with self.lock, self._inference():
-            return self._after_boundary(self.precision)[0]
-
-    def first_outputs(self, precision: Precision) -> Tensor:
-        """Return the top layer at that boundary, forwards at <S>, backwards at </S>; (2, P)."""
-        with self.lock, self._inference():
-            return self._after_boundary(precision)[1]
+            return self._after_boundary(precision or self.precision)
 
     def _after_boundary(self, precision: Precision) -> tuple[State, Tensor]:
         epoch = self.cache.refresh()
@@ -286,10 +253,7 @@ class Embedder:
         return self._boundary[2], self._boundary[3]
 
     def _run(self, window: SentenceWindow, order: np.ndarray, options: EmbedOptions, state: State) -> list[np.ndarray]:
-        """Run one batch of sentences of a window, longest first; return their vectors in that order.
-
-        If the window has boundaries, the state is overwritten by that at the sentences' ends, to be carried.
-        """
+        """Return the vectors of one batch of a window, longest first; with boundaries the state is overwritten."""
         selected = options.select_layers(self.network.layer_count)
         starts, lengths = window.starts[order], window.lengths[order]
         num_layers = len(selected) if options.layers == "all" else 1
@@ -297,25 +261,26 @@ class Embedder:
         results = ResultsOnGPU(*arguments, device=device) if device.type == "cuda" else Results(*arguments)
         if selected[0] == 0:
             results.put_words(self.cache.vectors, window.words, starts)
-        if selected != [0] or window.edge:
-            self._run_layers(window, starts, lengths, results, state)
-        arrays = results.arrays()
-        return arrays if options.layers == "all" else [array[0] for array in arrays]
-
-    def _run_layers(
-        self,
-        window: SentenceWindow,
-        starts: np.ndarray,
-        lengths: np.ndarray,
-        results: "Results | ResultsOnGPU",
-        state: State,
-    ) -> None:
-        step, max_length = 0, int(lengths.max(initial=0))
+        step, max_length = 0, int(lengths.max(initial=0)) if selected != [0] or window.edge else 0
         while step < max_length:
             rows = int(np.count_nonzero(lengths > step))
-            slots, mask = self._read_chunk(window, step, starts[:rows], lengths[:rows])
+            # A chunk is as long as the memory for outputs and gates permits; with few rows the gates of upper layers
+            # are computed for all of its steps too.
+            padded = rows if self.cache.compiled else -(-rows // ROWS) * ROWS
+            max_tokens = self.eager_tokens if padded <= lstm_cpu.MAX_EAGER_ROWS else self.chunk_tokens
+            steps = min(max_length - step, max(1, max_tokens // padded))
+            t, first, size = np.arange(step, step + steps)[:, None], starts[:rows], lengths[:rows]
+            mask = t < size  # (T, B)
+            positions = np.stack([first + t, first + size - 1 - t])
+            slots = window.words[np.where(mask, positions, first)]  # (2, T, B): read by each direction
+            distinct = [np.unique(side) for side in slots]
+            while steps > 1 and max(map(len, distinct)) > self.cache.gates.shape[1]:
+                steps //= 2
+                slots, mask = slots[:, :steps], mask[:steps]
+                distinct = [np.unique(side) for side in slots]
+            self.cache.find_gates(distinct, window.precision)
             gate_rows = np.stack([rows_by_slot[slots[d]] for d, rows_by_slot in enumerate(self.cache.gate_rows)])
-            words = torch.from_numpy(gate_rows).to(self.cache.gates.device)
+            words = torch.from_numpy(gate_rows).to(device)
             before = tuple(tensor[:rows] for tensor in state)
             sizes = mask.sum(axis=1).tolist()
             run = self.network.lstm.infer(self.cache.gates, words, before, sizes, precision=window.precision)
@@ -326,27 +291,8 @@ class Embedder:
             else:
                 state = run.state
             step += len(sizes)
-
-    def _read_chunk(
-        self, window: SentenceWindow, step: int, starts: np.ndarray, lengths: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the slots (2, T, B) that both directions read from a step on, and their mask (T, B).
-
-        The chunk is as long as the memory for outputs and gates permits; the gates of its words are then in the cache.
-        """
-        rows = len(lengths) if self.cache.compiled else -(-len(lengths) // ROWS) * ROWS
-        # With few rows the gates of upper layers are computed for all steps of a chunk too.
-        max_tokens = self.eager_tokens if rows <= infer_cpu.MAX_EAGER_ROWS else self.chunk_tokens
-        steps = min(int(lengths[0]) - step, max(1, max_tokens // rows))
-        t = np.arange(step, step + steps)[:, None]
-        mask = t < lengths  # (T, B)
-        positions = np.stack([starts + t, starts + lengths - 1 - t])
-        slots = window.words[np.where(mask, positions, starts)]
-        while max(map(len, distinct := [np.unique(side) for side in slots])) > self.cache.gates.shape[1] and steps > 1:
-            steps //= 2
-            slots, mask = slots[:, :steps], mask[:steps]
-        self.cache.find_gates(distinct, window.precision)
-        return slots, mask
+        arrays = results.arrays()
+        return arrays if options.layers == "all" else [array[0] for array in arrays]
 
 
 def pool(vectors: np.ndarray, pooling: str) -> np.ndarray:
@@ -382,3 +328,104 @@ def groups(lengths: np.ndarray, budget: int, max_size: int) -> Iterator[np.ndarr
         stop = min(max(stop, start + 1), start + max_size)
         yield order[start:stop]
         start = stop
+
+
+class Results:
+    """One array per sentence of the selected layers (0: words) or their mean; lengths (R,) include boundaries."""
+
+    def __init__(self, lengths: np.ndarray, edge: int, selected: list[int], num_layers: int, size: int):
+        self.lengths, self.edge, self.selected, self.half = lengths.tolist(), edge, selected, size // 2
+        self.is_mean = num_layers < len(selected)
+        self.results = [np.empty((num_layers, n - 2 * edge, size), dtype=np.float32) for n in self.lengths]
+
+    def put_words(self, vectors: Tensor, words: np.ndarray, starts: np.ndarray) -> None:
+        """Write the vectors of words, once for each direction: the rows `words` of `vectors`, from each start on."""
+        edge = self.edge
+        spans = [slice(a + edge, a + n - edge) for a, n in zip(starts.tolist(), self.lengths, strict=True)]
+        rows = vectors[torch.from_numpy(np.concatenate([words[span] for span in spans]))].numpy()
+        start = 0
+        for array in self.results:
+            stop = start + array.shape[1]
+            array[0, :, : self.half] = array[0, :, self.half :] = rows[start:stop]
+            start = stop
+
+    def put_chunk(self, step: int, steps: int, rows: int, layers: Sequence[Tensor]) -> None:
+        """Write some steps of the first rows: layers (2, steps, rows, P), the backward direction from the end."""
+        half, edge = self.half, self.edge
+        outputs = [layers[k - 1].numpy() for k in self.selected if k > 0]
+        offset = len(self.results[0]) - len(outputs)  # 1 after the vectors of words
+        for row, length in enumerate(self.lengths[:rows]):
+            low, high = max(step, edge), min(step + steps, length - edge)
+            if low >= high:
+                continue
+            array, chunk = self.results[row], slice(low - step, high - step)
+            left, right = slice(low - edge, high - edge), slice(length - edge - high, length - edge - low)
+            for index, layer in enumerate(outputs, start=offset):
+                if self.is_mean:
+                    array[0, left, :half] += layer[0, chunk, row]
+                    array[0, right, half:] += layer[1, chunk, row][::-1]
+                else:
+                    array[index, left, :half] = layer[0, chunk, row]
+                    array[index, right, half:] = layer[1, chunk, row][::-1]
+
+    def arrays(self) -> list[np.ndarray]:
+        """Return the finished arrays; (num_layers, tokens, size) each."""
+        if self.is_mean:
+            for array in self.results:
+                array /= len(self.selected)
+        return self.results
+
+
+class ResultsOnGPU(Results):
+    """`Results` on a GPU: one tensor for all sentences, copied to the host in parts."""
+
+    def __init__(
+        self, lengths: np.ndarray, edge: int, selected: list[int], num_layers: int, size: int, *, device: torch.device
+    ):
+        self.lengths, self.edge, self.selected, self.half = lengths, edge, selected, size // 2
+        self.counts = lengths - 2 * edge
+        self.starts = np.cumsum(self.counts) - self.counts  # (R,)
+        self.is_mean = num_layers < len(selected)
+        self.out = torch.zeros(num_layers, int(self.counts.sum()), size, device=device)
+
+    def put_words(self, vectors: Tensor, words: np.ndarray, starts: np.ndarray) -> None:
+        positions = np.repeat(starts + self.edge - self.starts, self.counts) + np.arange(self.out.shape[1])
+        rows = vectors[torch.from_numpy(words[positions]).to(vectors.device)]
+        self.out[0] = torch.cat([rows, rows], dim=1)
+
+    def put_chunk(self, step: int, steps: int, rows: int, layers: Sequence[Tensor]) -> None:
+        t, lengths, starts = np.arange(step, step + steps)[:, None], self.lengths[:rows], self.starts[:rows]
+        inside = (t >= self.edge) & (t < lengths - self.edge)  # (T, B)
+        left, right = (starts + t - self.edge)[inside], (starts + lengths - 1 - t - self.edge)[inside]
+        indices = torch.from_numpy(np.stack([np.flatnonzero(inside), left, right])).to(layers[0].device)
+        outputs = [layers[k - 1].flatten(1, 2) for k in self.selected if k > 0]
+        for index, layer in enumerate(outputs, start=len(self.out) - len(outputs)):
+            for d in range(2):
+                half = self.out[0 if self.is_mean else index][:, d * self.half : (d + 1) * self.half]
+                half.index_add_(0, indices[1 + d], layer[d][indices[0]])
+
+    def arrays(self) -> list[np.ndarray]:
+        if self.is_mean:
+            self.out /= len(self.selected)
+        num_layers, _, size = self.out.shape
+        max_tokens = STAGING_SIZE // (num_layers * size)
+        ends, start, arrays = np.append(self.starts, self.out.shape[1]), 0, []
+        while start < len(self.counts):
+            stop = max(start + 1, int(np.searchsorted(ends, ends[start] + max_tokens, side="right")) - 1)
+            low, high = int(ends[start]), int(ends[stop])
+            part = self.out[:, low:high]
+            fits = high - low <= max_tokens
+            with STAGING_LOCK if fits else nullcontext():
+                if fits:
+                    host = staging_buffer()[: part.numel()].view(part.shape).copy_(part).numpy()
+                else:
+                    host = part.cpu().numpy()
+                arrays += [host[:, a - low : b - low].copy() for a, b in pairwise(ends[start : stop + 1].tolist())]
+            start = stop
+        return arrays
+
+
+@cache
+def staging_buffer() -> Tensor:
+    """Return pinned memory, shared by all threads; allocating it every time would cost more than the copy."""
+    return torch.empty(STAGING_SIZE, pin_memory=True)

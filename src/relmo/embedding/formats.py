@@ -1,4 +1,11 @@
-"""Writers of the output files of `relmo embed` from OUT.partial, in bounded memory, one function per format."""
+"""Writers of the output files of `relmo embed` from OUT.partial, in bounded memory, one function per format.
+
+Sentences are numbered from 0 by the lines of the input (a blank line is a sentence without tokens); in CoNLL-U, by its
+sentences. Arrays "0", "1", … are (layers, tokens, dim), or (tokens, dim) of one layer; in .parquet there is one row per
+token. With pooling, one array `vectors` has (sentences, dim) or (sentences, layers, dim), and .parquet one row per
+sentence. Row names of a table are a column or attribute `id`, an array `ids`, or `ids` in the metadata, as JSON.
+`sentence_to_index` in .h5 is that of `allennlp elmo`: from a line's text to its number, the last of equal ones.
+"""
 
 import json
 import shutil
@@ -11,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relmo.disk.files import import_pyarrow
-from relmo.disk.hdf5 import create_hdf5
+from relmo.disk.outputs import create_hdf5
 from relmo.errors import StorageError
 from relmo.text.sources import find_words
 
@@ -22,6 +29,11 @@ ROW_GROUP_BYTES = 16 << 20
 MAX_HEADER_BYTES = 100_000_000  # limit of safetensors
 
 
+def _fill_names(names: Sequence[str | None]) -> list[str]:
+    """Return the names of sentences, "" for missing ones; an empty list if all are missing."""
+    return [name or "" for name in names] if any(name is not None for name in names) else []
+
+
 def _write_hdf5(partial: "PartialFolder", path: Path) -> None:
     """Write one dataset per sentence, with its tokens and their offsets; and the index from sentences to numbers."""
     digests = bytearray()
@@ -29,47 +41,34 @@ def _write_hdf5(partial: "PartialFolder", path: Path) -> None:
     with create_hdf5(path, large_attributes=True) as new:
         for number, (sentence, array) in enumerate(partial.arrays()):
             digests += blake2b(sentence.text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-            if not partial.layout.pooled:
-                new.add(str(number), data=array)
+            if not partial.pooling:
                 offsets = find_words(sentence.text, sentence.tokens, lowercase=partial.note["lowercase"])
                 attributes: dict[str, Any] = {"tokens": np.array(sentence.tokens, dtype=object), "offsets": offsets}
                 if sentence.name is not None:
                     attributes["id"] = sentence.name
-                new.describe(str(number), **attributes)
+                new.add(str(number), attributes=attributes, data=array)
             else:
                 names.append(sentence.name)
             if number % 10_000 == 9_999:
                 new.file.flush()
-        if partial.layout.pooled:
+        if partial.pooling:
             new.add("vectors", data=partial.matrix())
             if ids := _fill_names(names):
                 new.add("ids", data=np.array(ids, dtype=object))
         new.file.flush()
-        new.add("sentence_to_index", data=_write_index(partial, digests))
+        # The index is about as long as the input: it is written to a file and memory-mapped.
+        _, from_end = np.unique(np.frombuffer(digests, dtype="S16")[::-1], return_index=True)
+        is_last = np.zeros(partial.count, dtype=bool)
+        is_last[partial.count - 1 - from_end] = True
+        index = partial.folder / "index.json"
+        with index.open("w", encoding="ascii") as file:
+            for number, sentence in enumerate(partial.sentences()):
+                if is_last[number]:
+                    file.write(f'{", " if file.tell() else "{"}{json.dumps(sentence.text)}: "{number}"')
+            file.write("}")
+        text = np.memmap(index, dtype=f"S{index.stat().st_size}", mode="r", shape=(1,))
+        new.add("sentence_to_index", data=text)
         new.file.attrs["relmo"] = json.dumps(partial.note)
-
-
-def _fill_names(names: Sequence[str | None]) -> list[str]:
-    """Return the names of sentences, "" for missing ones; an empty list if all are missing."""
-    return [name or "" for name in names] if any(name is not None for name in names) else []
-
-
-def _write_index(partial: "PartialFolder", text_digests: bytes | bytearray) -> np.ndarray:
-    """Return JSON from a sentence's text to its number, the last of equal ones (by 16-byte digests), as one string.
-
-    It is written to a file and memory-mapped, as it is about as long as the input.
-    """
-    digests = np.frombuffer(text_digests, dtype="S16")
-    _, from_end = np.unique(digests[::-1], return_index=True)
-    is_last = np.zeros(len(digests), dtype=bool)
-    is_last[len(digests) - 1 - from_end] = True
-    path = partial.folder / "index.json"
-    with path.open("w", encoding="ascii") as file:
-        for number, sentence in enumerate(partial.sentences()):
-            if is_last[number]:
-                file.write(f'{", " if file.tell() else "{"}{json.dumps(sentence.text)}: "{number}"')
-        file.write("}")
-    return np.memmap(path, dtype=f"S{path.stat().st_size}", mode="r", shape=(1,))
 
 
 def _write_npz(partial: "PartialFolder", path: Path) -> None:
@@ -79,7 +78,7 @@ def _write_npz(partial: "PartialFolder", path: Path) -> None:
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
 
-        if partial.layout.pooled:
+        if partial.pooling:
             write("vectors", partial.matrix())
             names = [sentence.name for sentence in partial.sentences()]
         else:
@@ -93,26 +92,21 @@ def _write_npz(partial: "PartialFolder", path: Path) -> None:
 
 def _write_safetensors(partial: "PartialFolder", path: Path) -> None:
     """Write a header with all names and shapes, then the numbers as they are."""
-    layout = partial.layout
-    dtype = {"float32": "F32", "float16": "F16"}[layout.dtype]
-    start = 0
-
-    def format_entry(name: str, shape: tuple[int, ...], stop: int) -> str:
-        return f'"{name}":{{"dtype":"{dtype}","shape":{list(shape)},"data_offsets":[{start},{stop}]}}'
-
-    entries: list[str] = []
+    dtype = {"float32": "F32", "float16": "F16"}[partial.dtype]
+    stop, arrays = 0, []
     names: list[str | None] = []
     for number, sentence in enumerate(partial.sentences()):
         names.append(sentence.name)
-        if not layout.pooled:
-            stop = start + layout.size(len(sentence.tokens))
-            entries.append(format_entry(str(number), layout.shape(len(sentence.tokens)), stop))
-            start = stop
-    if layout.pooled:
-        entries.append(format_entry("vectors", partial.matrix().shape, partial.vectors.stat().st_size))
+        if not partial.pooling:
+            start, stop = stop, stop + partial.size(len(sentence.tokens))
+            arrays.append((str(number), list(partial.shape(len(sentence.tokens))), start, stop))
+    if partial.pooling:
+        arrays.append(("vectors", list(partial.matrix().shape), 0, partial.vectors.stat().st_size))
     ids = _fill_names(names)
     metadata = {"relmo": json.dumps(partial.note)} | ({"ids": json.dumps(ids)} if ids else {})
-    entries.insert(0, f'"__metadata__":{json.dumps(metadata)}')
+    entries = [f'"__metadata__":{json.dumps(metadata)}']
+    for name, shape, start, stop in arrays:
+        entries.append(f'"{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{start},{stop}]}}')
     header = f"{{{','.join(entries)}}}".encode()
     header += b" " * (-len(header) % 8)
     if len(header) > MAX_HEADER_BYTES:
@@ -126,44 +120,37 @@ def _write_safetensors(partial: "PartialFolder", path: Path) -> None:
 
 
 def _write_parquet(partial: "PartialFolder", path: Path) -> None:
-    """Write one row per token, or per sentence of pooled vectors, in row groups."""
-    pyarrow, layout = import_pyarrow(), partial.layout
-    width = (layout.layers or 1) * layout.dim
-    names = list(_make_columns(partial))
-    vector = pyarrow.list_(pyarrow.from_numpy_dtype(np.dtype(layout.dtype)), width)
+    """Write one row per token, or per sentence of pooled vectors, in row groups; `id` if the first sentence has one."""
+    pyarrow, layers = import_pyarrow(), partial.layers or 1
+    names = ["line", "text", "vector"] if partial.pooling else ["line", "position", "token", "start", "end", "vector"]
+    if next(partial.sentences()).name is not None:
+        names.insert(0, "id")
+    width = layers * partial.dim
+    vector = pyarrow.list_(pyarrow.from_numpy_dtype(np.dtype(partial.dtype)), width)
     types = {"line": pyarrow.int64(), "vector": vector} | dict.fromkeys(("position", "start", "end"), pyarrow.int32())
     schema = pyarrow.schema(
         [(name, types.get(name, pyarrow.string())) for name in names],
-        metadata={"layers": str(layout.layers or 1), "dim": str(layout.dim), "relmo": json.dumps(partial.note)},
+        metadata={"layers": str(layers), "dim": str(partial.dim), "relmo": json.dumps(partial.note)},
     )
-    with pyarrow.parquet.ParquetWriter(path, schema, use_dictionary=["text" if layout.pooled else "token"]) as writer:
-        for columns in _row_groups(partial):
+    with pyarrow.parquet.ParquetWriter(path, schema, use_dictionary=["text" if partial.pooling else "token"]) as writer:
+        for columns in _row_groups(partial, names):
             *scalars, vectors = columns.values()
             values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(np.concatenate(vectors)), width)
             arrays = [pyarrow.array(column, type=schema.types[i]) for i, column in enumerate(scalars)]
             writer.write_table(pyarrow.table([*arrays, values], schema=schema))
 
 
-def _make_columns(partial: "PartialFolder") -> dict[str, list[Any]]:
-    """Return empty columns by name, with `id` if the first sentence has a name."""
-    names = (
-        ["line", "text", "vector"] if partial.layout.pooled else ["line", "position", "token", "start", "end", "vector"]
-    )
-    return {name: [] for name in [*([] if next(partial.sentences()).name is None else ["id"]), *names]}
-
-
-def _row_groups(partial: "PartialFolder") -> Iterator[dict[str, list[Any]]]:
+def _row_groups(partial: "PartialFolder", names: list[str]) -> Iterator[dict[str, list[Any]]]:
     """Yield the columns of the table in row groups of about ROW_GROUP_BYTES."""
-    pooled = partial.layout.pooled
-    columns = _make_columns(partial)
+    columns: dict[str, list[Any]] = {name: [] for name in names}
     group_bytes = 0
     for number, (sentence, array) in enumerate(partial.arrays(), start=partial.start):
-        rows = 1 if pooled else len(sentence.tokens)
-        array = array if pooled or array.ndim == 2 else array.swapaxes(0, 1)
+        rows = 1 if partial.pooling else len(sentence.tokens)
+        array = array if partial.pooling or array.ndim == 2 else array.swapaxes(0, 1)
         columns["line"] += [number] * rows
         if "id" in columns:
             columns["id"] += [sentence.name] * rows
-        if pooled:
+        if partial.pooling:
             columns["text"].append(sentence.text)
         else:
             offsets = find_words(sentence.text, sentence.tokens, lowercase=partial.note["lowercase"])
@@ -175,7 +162,7 @@ def _row_groups(partial: "PartialFolder") -> Iterator[dict[str, list[Any]]]:
         group_bytes += array.nbytes
         if group_bytes > ROW_GROUP_BYTES:
             yield columns
-            columns, group_bytes = {name: [] for name in columns}, 0
+            columns, group_bytes = {name: [] for name in names}, 0
     if columns["line"]:
         yield columns
 

@@ -2,14 +2,11 @@
 
     vectors    for many words: the output of characters, convolutions and highway layers
     gates      the first LSTM layer's input gates, many times as large, for fewer words, and for each direction by
-               itself, as they read a word at different times; missing ones are computed from the vectors in one
-               product, on a CPU in the LSTMs' precision
+               itself, as they read a word at different times; computed from the vectors
 
 A word's numbers are the same bits whatever other words are computed with it: the compiled kernels ensure that, and for
-torch's products words are padded to a multiple of ROWS.
-
-An interruption (Ctrl-C) can come between any two steps of a change. So a change is marked before its first step and
-unmarked after its last; if a mark is left, the next use clears the cache.
+torch's products words are padded to a multiple of ROWS. An interruption (Ctrl-C) can come between any two steps of a
+change, so a change is marked before its first step and unmarked after its last; a mark that is left clears the cache.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -20,11 +17,9 @@ from torch import Tensor
 
 from relmo.networks.bilm import BiLMNetwork
 from relmo.nn.elmo_lstm import ROWS
-from relmo.nn.kernels import infer_cpu, linear_cpu, lstm_cpu
-from relmo.nn.kernels.weight_cache import cached, get_versions
+from relmo.nn.kernels import cached, cpu, encoder_cpu, get_versions, lstm_cpu
 from relmo.nn.quantize import Factor, Precision
-from relmo.text.characters import Spellings
-from relmo.text.dictionaries import Dictionaries, DictionarySpellings
+from relmo.text.characters import Dictionaries, DictionarySpellings, Spellings
 
 VECTORS = 40_960  # words; 42 MB for the bundled model
 GATES, GPU_GATES = 1_280, 16_384  # words; more on a CPU if the weights take more memory
@@ -62,11 +57,10 @@ class Recency:
 
 
 class WordCache:
-    """The two levels for one network.
+    """The two levels for one network, by words if the model reads characters, by ids if it reads words.
 
-    The key of a word is the string if the model reads characters, the id if it reads words. The cache is cleared if the
-    weights have changed since the last use; `epoch` counts that. It is for one thread at a time, from `find` until the
-    entries have been used: `Embedder` holds a lock meanwhile.
+    The cache is cleared if the weights have changed since the last use; `epoch` counts that. It is for one thread at a
+    time, from `find` until the entries have been used: `Embedder` holds a lock meanwhile.
     """
 
     def __init__(
@@ -78,22 +72,15 @@ class WordCache:
         vectors: int = VECTORS,
         gates: int | None = None,
     ):
-        self.network = network
-        self.max_characters = max_characters
-        self.dictionaries = dictionaries
+        self.network, self.max_characters, self.dictionaries = network, max_characters, dictionaries
         self.layer = network.lstm.stack[0]
-        self.compiled = lstm_cpu.supports(self.layer.bias)
+        self.compiled = cpu.supports(self.layer.bias)
         self.precision: Precision = "float32"
-        self.epoch = 0
-        self.changing = False
-        """Whether a change is in progress or was interrupted."""
+        self.epoch, self.changing = 0, False  # changing: a change is in progress or was interrupted
         self._allocate_vectors(max(1, vectors))
-        if not gates and self.layer.bias.is_cuda:
-            gates = GPU_GATES
-        elif not gates:
-            num_weights = sum(weight.numel() for weight in self._parameters())
-            gates = max(GATES, num_weights // (10 * self.layer.hidden_size))
-        self._allocate_gates(gates)
+        num_weights = sum(weight.numel() for weight in self._parameters())
+        cpu_gates = max(GATES, num_weights // (10 * self.layer.hidden_size))
+        self._allocate_gates(gates or (GPU_GATES if self.layer.bias.is_cuda else cpu_gates))
         self.versions = get_versions(self._parameters())
 
     def _allocate_vectors(self, capacity: int) -> None:
@@ -141,32 +128,26 @@ class WordCache:
         self.recency.touch(slots[is_hit])
         if not is_hit.all():
             missing = np.flatnonzero(~is_hit)
-            slots[missing] = self._add([keys[i] for i in missing.tolist()])
+            new_keys, new = [keys[i] for i in missing.tolist()], self.recency.allocate(len(missing))
+            for slot in new.tolist():
+                self.slots.pop(self.keys[slot], None)
+            for key, slot in zip(new_keys, new.tolist(), strict=True):
+                self.slots[key], self.keys[slot] = slot, key
+            for d in range(2):
+                rows = self.gate_rows[d, new]
+                self.slots_by_row[d, rows[rows != EMPTY]] = EMPTY
+            self.gate_rows[:, new] = EMPTY
+            self._encode(new_keys, new)
+            slots[missing] = new
         self.changing = False
         return slots
 
-    def _add(self, keys: list[Hashable]) -> np.ndarray:
-        slots = self.recency.allocate(len(keys))
-        for slot in slots.tolist():
-            self.slots.pop(self.keys[slot], None)
-        for key, slot in zip(keys, slots.tolist(), strict=True):
-            self.slots[key], self.keys[slot] = slot, key
-        for d in range(2):
-            rows = self.gate_rows[d, slots]
-            self.slots_by_row[d, rows[rows != EMPTY]] = EMPTY
-        self.gate_rows[:, slots] = EMPTY
-        for part, ids in self._encoder_inputs(keys):
-            vectors = self.network.encoder(ids.to(self.vectors.device))  # (N, P), N may include padding
-            self.vectors[torch.from_numpy(slots[part]).to(self.vectors.device)] = vectors[: len(part)]
-        return slots
-
-    def _encoder_inputs(self, keys: list[Hashable]) -> Iterator[tuple[np.ndarray, Tensor]]:
-        """Yield groups of words: their indices, and the ids that the encoder reads, padded for torch's products."""
-        cnn = getattr(self.network.encoder, "cnn", None)
-        if cnn is None:
-            order = np.arange(len(keys))
-            sizes = np.full(len(keys), ENCODER_BYTES // ENCODER_WORDS)
-        else:
+    def _encode(self, keys: list[Hashable], slots: np.ndarray) -> None:
+        """Write the vectors of words to their slots, in groups that are padded for torch's products."""
+        device, cnn = self.vectors.device, getattr(self.network.encoder, "cnn", None)
+        compiled = self.compiled and (cnn is None or cnn.fast)
+        order, sizes = np.arange(len(keys)), np.full(len(keys), ENCODER_BYTES // ENCODER_WORDS)
+        if cnn is not None:
             words = [str(key) for key in keys]
             spellings: Spellings | DictionarySpellings
             if self.dictionaries is None:
@@ -174,20 +155,17 @@ class WordCache:
             else:
                 spellings = DictionarySpellings(words, self.dictionaries, self.max_characters)
             order = np.argsort(spellings.lengths, kind="stable")
-            sizes = (spellings.lengths[order] + 2 + cnn.widest) * FLOAT * cnn.output_size
-        compiled = self.compiled and (cnn is None or cnn.fast)
-        sizes = np.full(len(keys), ENCODER_BYTES // ENCODER_WORDS) if compiled else sizes
+            if not compiled:
+                sizes = (spellings.lengths[order] + 2 + cnn.widest) * FLOAT * cnn.output_size
         for start, stop in split_by_size(sizes, GPU_ENCODER_BYTES if self.vectors.is_cuda else ENCODER_BYTES):
             part = order[start:stop]
             padded = part if compiled else np.resize(part, -(-len(part) // ROWS) * ROWS)
             ids = np.array(keys)[padded] if cnn is None else spellings.ids(padded, margin=cnn.widest)
-            yield part, torch.from_numpy(ids)
+            vectors = self.network.encoder(torch.from_numpy(ids).to(device))  # (N, P), N may include padding
+            self.vectors[torch.from_numpy(slots[part]).to(device)] = vectors[: len(part)]
 
     def find_gates(self, slots: Sequence[np.ndarray], precision: Precision = "float32") -> None:
-        """Compute missing gates of each direction's words, distinct slots.
-
-        Until the next call those of direction d are at `gates[d, gate_rows[d, slots[d]]]`.
-        """
+        """Fill `gates[d, gate_rows[d, slots[d]]]` for distinct slots of each direction d, valid until the next call."""
         self.changing = True
         num_words, capacity = max(map(len, slots)), self.gates.shape[1]
         if num_words > capacity or precision != self.precision:
@@ -197,18 +175,17 @@ class WordCache:
             rows = self.gate_rows[d, slots[d]]
             is_hit = rows != EMPTY
             self.gate_recency[d].touch(rows[is_hit])
-            if not is_hit.all():
-                self._add_gates(d, slots[d][~is_hit])
+            if is_hit.all():
+                continue
+            new = slots[d][~is_hit]
+            rows = self.gate_recency[d].allocate(len(new))
+            evicted = self.slots_by_row[d, rows]
+            self.gate_rows[d, evicted[evicted != EMPTY]] = EMPTY
+            self.slots_by_row[d, rows], self.gate_rows[d, new] = new, rows
+            count = GPU_GATE_WORDS if self.gates.is_cuda else ENCODER_WORDS
+            for start in range(0, len(new), count):
+                self._make_gates(d, new[start : start + count], rows[start : start + count])
         self.changing = False
-
-    def _add_gates(self, d: int, slots: np.ndarray) -> None:
-        rows = self.gate_recency[d].allocate(len(slots))
-        evicted = self.slots_by_row[d, rows]
-        self.gate_rows[d, evicted[evicted != EMPTY]] = EMPTY
-        self.slots_by_row[d, rows], self.gate_rows[d, slots] = slots, rows
-        count = GPU_GATE_WORDS if self.gates.is_cuda else ENCODER_WORDS
-        for start in range(0, len(slots), count):
-            self._make_gates(d, slots[start : start + count], rows[start : start + count])
 
     def _make_gates(self, d: int, slots: np.ndarray, rows: np.ndarray) -> None:
         count, device = len(slots), self.vectors.device
@@ -216,12 +193,12 @@ class WordCache:
         vectors = self.vectors[torch.from_numpy(slots).to(device)]  # (N, P)
         weight, bias = self.layer.weight_ih, self.layer.full_bias()
         if self.compiled and self.precision == "float32":
-            name = f"gates {d} for {lstm_cpu.kernels()._name}"
-            packed = cached(name, [weight, self.layer.bias], lambda: linear_cpu.pack(weight[d], bias[d]))
-            linear_cpu.linear_into(self.gates[d], torch.from_numpy(rows), vectors, packed)
+            name = f"gates {d} for {cpu.kernels()._name}"
+            packed = cached(name, [weight, self.layer.bias], lambda: encoder_cpu.pack(weight[d], bias[d]))
+            encoder_cpu.linear_into(self.gates[d], torch.from_numpy(rows), vectors, packed)
             return
         if self.compiled:
-            gates = infer_cpu.input_gates(vectors, weight, bias, d, self.precision)
+            gates = lstm_cpu.input_gates(vectors, weight, bias, d, self.precision)
         elif self.precision == "float32" or self.gates.is_cuda:
             gates = torch.addmm(bias[d], vectors, weight[d].T)
         else:
@@ -230,10 +207,7 @@ class WordCache:
 
 
 def split_by_size(sizes: np.ndarray, max_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield consecutive pieces [start, stop) of increasing sizes, each a multiple of ROWS long except for the last.
-
-    A piece takes at most `max_bytes` with all elements as large as its last, or has at most ROWS elements.
-    """
+    """Yield pieces [start, stop) of increasing sizes, multiples of ROWS that take at most `max_bytes` if padded."""
     start = 0
     while start < len(sizes):
         stop = min(len(sizes), start + ROWS)

@@ -16,23 +16,13 @@ from typing import Literal
 import numpy as np
 
 from relmo.errors import ModelError, RelmoError, SettingError
-from relmo.explorer.examples import find_example, installed_examples
+from relmo.explorer.examples import ANSWERS_FILE, find_example, installed_examples, load_cards, read_answers
 from relmo.explorer.extras import find_models
 from relmo.explorer.params import Answer, Params
-from relmo.explorer.precomputed import ANSWERS_FILE, read_answers
 from relmo.explorer.session import answer_key
-from relmo.explorer.start import make_cards
 from relmo.loading import load
 from relmo.store.folder import read_config
-from relmo.tasks.seq2seq import (
-    LENGTH_FACTOR,
-    LENGTH_MARGIN,
-    Candidate,
-    DecoderSteps,
-    Rewritten,
-    Seq2Seq,
-    decoder_steps,
-)
+from relmo.tasks.seq2seq import LENGTH_FACTOR, LENGTH_MARGIN, Seq2Seq, decoder_steps
 from relmo.text.readers.parallel import TextToText, read_parallel
 
 KIND = "seq2seq"
@@ -62,9 +52,26 @@ class AlignSession:
         self.name = name
         self.models = dict(sorted(models.items(), key=lambda item: not item[1].has_attention))
         self.main_name, self.model = next(iter(self.models.items()))
+        self.default_beams = min(max(self.model.search.beams, DEFAULT_BEAMS), MAX_BEAMS)
         self.lock = threading.RLock()  # one thread at a time runs the networks
-        self.pairs = select_pairs(self.model, pairs, NUM_EXAMPLES) or [_make_pair(self.model)]
-        self.initial_source = self._choose_source(select_pairs(self.model, pairs, NUM_COMPARED) or self.pairs)
+        self.pairs = select_pairs(self.model, pairs, NUM_EXAMPLES)
+        if not self.pairs:  # a source made of the first units of the vocabulary
+            vocabulary = self.model.features.vocabulary
+            units = [unit for unit in vocabulary.symbols if unit not in vocabulary.specials][:6]
+            self.pairs = [TextToText(self.model.source_units.join(units) or "a", [])]
+        pair = self.pairs[len(self.pairs) // 2]
+        if len(self.models) > 1:  # a source that two models write differently, the main one correctly if possible
+            compared, texts = select_pairs(self.model, pairs, NUM_COMPARED) or self.pairs, []
+            for model in list(self.models.values())[:2]:
+                sources = [pair.source for pair in compared]
+                results = model.predict(sources, beams=1, limit=MAX_STEPS, attention=False, coverage=0.0)
+                texts.append([result.text for result in results])
+            different = [i for i in range(len(compared)) if texts[0][i] != texts[1][i]]
+            correct = [i for i in different if texts[0][i] in compared[i].targets]
+            candidates = correct or different or range(len(compared))
+            pair = compared[candidates[len(candidates) // 2]]
+            self.pairs += [] if pair in self.pairs else [pair]
+        self.initial_source = pair.source
         self.precomputed: Answer = {}
 
     @classmethod
@@ -78,9 +85,7 @@ class AlignSession:
         tokenizer: Literal["words", "whitespace"] | None = None,
     ) -> "AlignSession":
         """Open a model folder or a bundled model, companion models, and a file of pairs to take examples from.
-
-        The default file is examples.tsv in the model folder, or the model's validation file if it exists.
-        """
+        The default file is examples.tsv in the model folder, or the model's validation file if it exists."""
         bundled = find_example(source)
         folders = {source: bundled.folder if bundled else Path(source)}
         for folder in [folder for companion in companions for folder in find_models(companion)]:
@@ -124,33 +129,20 @@ class AlignSession:
             "beside": [name for name in self.models if name != self.main_name],
             "pairs": [{"source": pair.source, "target": next(iter(pair.targets), "")} for pair in self.pairs],
             "first": self.initial_source,
-            "beams": _default_beams(self.model),
+            "beams": self.default_beams,
             "examples": [{"name": example.name, "about": example.about} for example in installed_examples()],
             "answers": {answer_key(self.name, "align", query): self.align(query)} if "opening" in params else {},
         }
 
-    def _choose_source(self, pairs: list[TextToText]) -> str:
-        """Return a source that two models write differently, the main one correctly if possible."""
-        if len(self.models) < 2:
-            return self.pairs[len(self.pairs) // 2].source
-        sources, texts = [pair.source for pair in pairs], []
-        for model in list(self.models.values())[:2]:
-            results = model.predict(sources, beams=1, limit=MAX_STEPS, attention=False, coverage=0.0)
-            texts.append([result.text for result in results])
-        different = [i for i in range(len(pairs)) if texts[0][i] != texts[1][i]]
-        correct = [i for i in different if texts[0][i] in pairs[i].targets]
-        candidates = correct or different or range(len(pairs))
-        pair = pairs[candidates[len(candidates) // 2]]
-        self.pairs += [] if pair in self.pairs else [pair]
-        return pair.source
-
     def align(self, params: Params) -> Answer:
         """Return the greedy and the beam-search outputs for a source, with their steps, of one or two models."""
-        source, beams = params.get("source", "").strip(), _get_beams(params, self.model)
+        source, digits = params.get("source", "").strip(), params.get("beams") or str(self.default_beams)
+        if not digits.isascii() or not digits.isdigit() or not 1 <= int(digits[:9]) <= MAX_BEAMS:
+            raise SettingError(f"beams is {digits[:40]!r}; expected a number from 1 to {MAX_BEAMS}.")
         if not source:
             raise SettingError("The source is empty.")
-        precomputed = self.precomputed.get("align")
-        if precomputed and precomputed["source"] == source and beams == _default_beams(self.model):
+        precomputed, beams = self.precomputed.get("align"), int(digits)
+        if precomputed and precomputed["source"] == source and beams == self.default_beams:
             return precomputed
         if len(source) > MAX_CHARACTERS:
             raise SettingError(f"The source has {len(source):,} characters; at most {MAX_CHARACTERS:,} are supported.")
@@ -172,7 +164,7 @@ class AlignSession:
 ALIGN_ENDPOINTS: dict[str, Callable[[AlignSession, Params], Answer]] = {
     "about": AlignSession.about,
     "align": AlignSession.align,
-    "start": lambda session, params: {"cards": make_cards()},
+    "start": lambda session, params: {"cards": load_cards()},
 }
 """Endpoints by name."""
 
@@ -189,53 +181,44 @@ def describe_output(name: str, model: Seq2Seq, source: str, beams: int) -> Answe
     searched = model.predict([source], beams=beams, best=beams, limit=limit, attention=False)[0]
     candidates = [greedy.candidates[0], *searched.candidates]
     steps = decoder_steps(model, model.make_example(source), [candidate.ids for candidate in candidates])
-    outputs = [_describe_candidate(model, *row) for row in zip(candidates, steps, strict=True)]
+    end, symbols, outputs = model.targets.end, model.targets.symbols, []
+    for candidate, candidate_steps in zip(candidates, steps, strict=True):
+        ids = [*candidate.ids, *([end] if candidate.ended else [])]  # the end is a step only if it was reached
+        distributions = []
+        for log_probs, chosen in zip(candidate_steps.log_probs, ids, strict=False):
+            best = np.argsort(-log_probs, kind="stable")[:NUM_PREDICTIONS].tolist()
+            best += [] if chosen in best else [chosen]
+            names = [None if i == end else symbols[i] for i in best]
+            p = [round(float(np.exp(log_probs[i])), 4) for i in best]
+            distributions.append([[*row] for row in zip(names, p, [i == chosen for i in best], strict=True)])
+        attention = candidate_steps.attention
+        output: Answer = {
+            "text": candidate.text,
+            "units": [*candidate.units, *([None] if candidate.ended else [])],
+            "ended": candidate.ended,
+            "log_prob": round(candidate.log_prob, 4),
+            "score": round(candidate.score, 4),
+            "attention": None if attention is None else np.round(attention[: len(ids)].astype(float), 3).tolist(),
+            "steps": distributions,
+        }
+        outputs.append(output)
     if model.search.coverage:
         outputs[0]["score"] = None  # the greedy score has no coverage term, so it cannot be compared
-    initial_state = model.network.body.decoder.initial_state(1)  # type: ignore[operator, union-attr]
+    initial_state = model.network.body.decoder.initial_state(1)
+    words, unknown = model.features, []  # positions of source units without any features
+    if words.bilm is None and words.vectors is None and not words.settings.char_dim:
+        source_units = [unit.lower() for unit in greedy.source] if words.settings.lowercase else greedy.source
+        unknown = np.flatnonzero(words.vocabulary.ids(source_units) == words.vocabulary.unknown).tolist()
     return {
         "name": name,
         "attention": model.settings.model.attention if model.has_attention else "",
         "vector": sum(part.shape[1] for part in initial_state),
         "source": greedy.source,
-        "unknown": _find_unknown(model, greedy),
+        "unknown": unknown,
         "beams": beams,
         "penalty": model.search.length_penalty,
         "written": outputs,
     }
-
-
-def _describe_candidate(model: Seq2Seq, candidate: Candidate, steps: DecoderSteps) -> Answer:
-    """Return a hypothesis and its steps; the end is a step only if it was reached."""
-    end, symbols = model.targets.end, model.targets.symbols
-    ids = [*candidate.ids, *([end] if candidate.ended else [])]
-    distributions = []
-    for log_probs, chosen in zip(steps.log_probs, ids, strict=False):
-        best = np.argsort(-log_probs, kind="stable")[:NUM_PREDICTIONS].tolist()
-        best += [] if chosen in best else [chosen]
-        names = [None if i == end else symbols[i] for i in best]
-        p = [round(float(np.exp(log_probs[i])), 4) for i in best]
-        distributions.append([[*row] for row in zip(names, p, [i == chosen for i in best], strict=True)])
-    return {
-        "text": candidate.text,
-        "units": [*candidate.units, *([None] if candidate.ended else [])],
-        "ended": candidate.ended,
-        "log_prob": round(candidate.log_prob, 4),
-        "score": round(candidate.score, 4),
-        "attention": None
-        if steps.attention is None
-        else np.round(steps.attention[: len(ids)].astype(float), 3).tolist(),
-        "steps": distributions,
-    }
-
-
-def _find_unknown(model: Seq2Seq, result: Rewritten) -> list[int]:
-    """Return the positions of source units that are not in the vocabulary of a model without other word features."""
-    words = model.features
-    if words.bilm is not None or words.vectors is not None or words.settings.char_dim:
-        return []
-    units = [unit.lower() for unit in result.source] if words.settings.lowercase else result.source
-    return np.flatnonzero(words.vocabulary.ids(units) == words.vocabulary.unknown).tolist()
 
 
 def find_differences(text: str, reference: str, *, by_character: bool) -> list[list[str]]:
@@ -244,12 +227,9 @@ def find_differences(text: str, reference: str, *, by_character: bool) -> list[l
     parts: list[list[str]] = []
     space = "" if by_character else " "
     for kind, a, b, c, d in difflib.SequenceMatcher(None, units, expected, autojunk=False).get_opcodes():
-        if kind == "equal":
-            parts.append(["same", space.join(units[a:b])])
-            continue
         if b > a:
-            parts.append(["other", space.join(units[a:b])])
-        if d > c:
+            parts.append(["same" if kind == "equal" else "other", space.join(units[a:b])])
+        if d > c and kind != "equal":
             parts.append(["missing", space.join(expected[c:d])])
     return parts
 
@@ -263,42 +243,19 @@ def select_pairs(model: Seq2Seq, pairs: Sequence[TextToText], count: int) -> lis
     return [short[i][1] for i in indices.tolist()]
 
 
-def _make_pair(model: Seq2Seq) -> TextToText:
-    """Return a source made of the first units of the vocabulary, for a model without examples."""
-    vocabulary = model.features.vocabulary
-    units = [unit for unit in vocabulary.symbols if unit not in vocabulary.specials][:6]
-    return TextToText(model.source_units.join(units) or "a", [])
-
-
 def _load_pairs(model: Seq2Seq, folder: Path, text: str | None) -> list[TextToText]:
-    """Load pairs from the given file, from the model folder, or from the validation file.
-
-    The name of the validation file comes from the model, so it is only read below the current folder.
-    """
+    """Load pairs from the given file, from the model folder, or from the validation file."""
     settings = model.settings.text
-
-    def load_file(path: str | Path, columns: str | None = settings.column) -> list[TextToText]:
-        return list(islice(read_parallel(path, columns=columns, errors=settings.errors), MAX_PAIRS))
-
-    if text is not None:
-        return load_file(text)
-    if (folder / PAIRS_FILE).is_file():
-        return load_file(folder / PAIRS_FILE, columns=None)
-    valid = settings.valid
-    if valid is None or not all(Path(part).resolve().is_relative_to(Path.cwd()) for part in valid.split(",")):
+    if text is None and (folder / PAIRS_FILE).is_file():
+        return list(islice(read_parallel(folder / PAIRS_FILE, errors=settings.errors), MAX_PAIRS))
+    path = settings.valid if text is None else text
+    # The model names its validation file, which is only read below the current folder.
+    is_below = path is not None and all(Path(part).resolve().is_relative_to(Path.cwd()) for part in path.split(","))
+    if path is None or (text is None and not is_below):
         return []
     try:
-        return load_file(valid)
+        return list(islice(read_parallel(path, columns=settings.column, errors=settings.errors), MAX_PAIRS))
     except RelmoError:
+        if text is not None:
+            raise
         return []  # it was moved or changed since the training
-
-
-def _default_beams(model: Seq2Seq) -> int:
-    return min(max(model.search.beams, DEFAULT_BEAMS), MAX_BEAMS)
-
-
-def _get_beams(params: Params, model: Seq2Seq) -> int:
-    digits = params.get("beams") or str(_default_beams(model))
-    if not digits.isascii() or not digits.isdigit() or not 1 <= int(digits[:9]) <= MAX_BEAMS:
-        raise SettingError(f"beams is {digits[:40]!r}; expected a number from 1 to {MAX_BEAMS}.")
-    return int(digits)

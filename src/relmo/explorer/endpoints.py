@@ -1,50 +1,54 @@
 """Endpoints of a session: functions that answer requests about a model and a text with plain data."""
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
+import torch
 
-from relmo.analysis.core.causal import Unit
-from relmo.analysis.core.feature_words import describe_feature
-from relmo.analysis.core.features import FEATURES
+from relmo.analysis.core.causal import Unit, describe_feature
+from relmo.analysis.core.features import FEATURES, tracks
+from relmo.analysis.core.one_step import trace_symbol_step, trace_word_step
+from relmo.analysis.core.stack import Stack
 from relmo.analysis.memory.connectivity import connectivity
-from relmo.explorer import equations, features, measurements, write
-from relmo.explorer.cells import (
-    compute_event_average,
-    compute_histogram,
-    find_contexts,
-    find_weights,
-    get_initial_event,
-    get_initial_prompt,
+from relmo.analysis.syntax.gate_traces import gate_traces
+from relmo.errors import RelmoError, SettingError
+from relmo.explorer import write
+from relmo.explorer.examples import (
+    COUNTING,
+    get_agreement,
+    installed_examples,
+    load_cards,
+    load_task_mixes,
+    read_answers,
 )
-from relmo.explorer.examples import COUNTING, installed_examples
-from relmo.explorer.params import (
-    Answer,
-    Params,
-    colour_scale,
-    get_index,
-    get_position,
-    get_text_name,
-    parse_unit,
-    round_values,
-)
-from relmo.explorer.precomputed import read_answers
-from relmo.explorer.session import Session, answer_key
-from relmo.explorer.start import make_cards
-from relmo.explorer.texts import MAX_CHARACTERS
+from relmo.explorer.params import Answer, Query, colour_scale, format_unit, parse_unit, round_values
+from relmo.explorer.reader import most_probable
+from relmo.explorer.session import MAX_CHARACTERS, Session, answer_key
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
+from relmo.networks.language_model import RecurrentLM
 from relmo.nn.cells import cell_class
-from relmo.settings.cells import CELLS
+from relmo.nn.softmax import FullSoftmax
+from relmo.settings.kinds import CELLS
+from relmo.text.noun_phrases import noun_pp
 
 NUM_BINS = 1000  # of the map of the text
 MAX_UNITS = 200  # per request
 MAX_GRADIENT_LAG = 400  # symbols before a prediction
+NUM_CONTEXTS = 20
+CHARACTERS_BEFORE, CHARACTERS_AFTER = 60, 30  # of a context
+MIN_DISTANCE = 20  # symbols between two contexts
+LAGS = (-20, 40)  # around an event
+MAX_EVENTS = 5000  # in an average
+NUM_WEIGHTS = 10
+NUM_NEIGHBOURS = 9  # symbols on each side of the current one
+NUM_PAIRS = 12  # sentences per condition; more change the curves little
 
 
-def about(session: Session, params: Params) -> Answer:
+def about(session: Session, query: Query) -> Answer:
     """Describe the model, the texts and the features; with `opening`, include the answers of the initial view."""
     answer = {
         "name": session.name,
@@ -65,17 +69,21 @@ def about(session: Session, params: Params) -> Answer:
         settings = session.model.settings
         window = {"kind": "window", "cell": settings.model.cell, "window": settings.model.order - 1}
         return answer | window | {"unit": settings.text.unit, "prompt": write.get_initial_prompt(session)}
-    text, unit = session.texts.initial, session.initial_unit
-    reader = session.reader(text)
+    text, unit, peers = session.texts.initial, session.initial_unit, session.peers()
+    reader, trained = session.reader(text), [peer["model"] for peer in peers if "model" in peer]
     stack, cell = reader.recorder.stack, reader.recorder.stack.layers[0].cell
-    if "opening" in params:
+    if "opening" in query:
         page = {"text": text, "page": "0"}
-        for endpoint, query in (("page", page), ("values", page | {"unit": unit})):
-            answer["answers"][answer_key(session.name, endpoint, query)] = session.answer(endpoint, query)
+        for endpoint, request in (("page", page), ("values", page | {"unit": unit})):
+            answer["answers"][answer_key(session.name, endpoint, request)] = session.answer(endpoint, request)
+    varied: dict[str, str | None] = {}  # the parameter of each untrained cell that the page varies
+    for name in sorted(CELLS):
+        fallback = "spectral_radius" if cell_class(name).recurrent else None
+        varied[name] = "forget_bias" if "forget_bias" in CELLS[name] else fallback
     return answer | {
         "kind": session.kind,
         "cell": cell.name,
-        "cells": {name: _get_initial_parameter(name) for name in sorted(CELLS)},
+        "cells": varied,
         "unit": "word" if session.kind == "bilm" else session.model.settings.text.unit,  # type: ignore[union-attr]
         "layers": len(stack.layers),
         "directions": stack.directions,
@@ -91,44 +99,38 @@ def about(session: Session, params: Params) -> Answer:
             | {
                 "words": describe_feature(named.feature),
                 "event": get_event(session, named.unit),
-                "prompt": get_initial_prompt(named.feature, session.model),
+                "prompt": write.get_initial_prompt(session, named.feature),
                 "strength": named.strength,
             }
             for named in session.named
         ],
         "shipped": text == session.precomputed_text,
-        "usual": features.suitable_features(session, text),
+        "usual": session.suitable_features(text),
         "features": [
             {"name": name, "about": " ".join((function.__doc__ or "").split()), "words": describe_feature(name)}
             for name, function in FEATURES.items()
         ],
         "limit": {"characters": MAX_CHARACTERS, "symbols": reader.max_symbols},
-        "alike": session.peers(),
-        "compared": session.default_comparison,
-        "prompt": "" if session.kind == "bilm" else write.get_initial_prompt(session),
-        "number_units": measurements.number_units(session.name),
+        "alike": peers,
+        "compared": trained[0] if trained and text == "story" else "n-gram",  # of the model that Compare shows at first
+        "prompt": write.get_initial_prompt(session),
+        "number_units": list(get_agreement(session.name)),
     }
 
 
-def _get_initial_parameter(cell: str) -> str | None:
-    """Return the parameter of an untrained cell that the page varies: forget bias, else size of recurrent weights."""
-    if "forget_bias" in CELLS[cell]:
-        return "forget_bias"
-    return "spectral_radius" if cell_class(cell).recurrent else None
-
-
 def get_event(session: Session, unit: str) -> str:
-    """Return the symbol around which a unit is shown at first, related to its feature."""
+    """Return the symbol around which a unit is shown at first, related to its feature; the line end by default."""
     text = session.texts.initial
     feature = next((cell.feature for cell in session.named if cell.unit == unit), "")
-    if not feature and "surplus" in features.suitable_features(session, text):
+    if not feature and "surplus" in session.suitable_features(text):
         feature = "surplus"
-    return get_initial_event(feature, session.reader(text).document)
+    symbols = session.reader(text).document.symbols
+    return next((symbol for symbol in write.FEATURE_CUES.get(feature, ("",))[0] if symbol in symbols), "\n")
 
 
-def page(session: Session, params: Params) -> Answer:
+def page(session: Session, query: Query) -> Answer:
     """Return the symbols of a page, and the text between them if they are words."""
-    text, index = get_text_name(params), get_index(params, "page")
+    text, index = query.text, query.index("page")
     reader = session.reader(text)
     reader.page(index)
     begin, end = reader.bounds[index : index + 2]
@@ -149,140 +151,276 @@ def page(session: Session, params: Params) -> Answer:
     return answer
 
 
-def expected(session: Session, params: Params) -> Answer:
+def expected(session: Session, query: Query) -> Answer:
     """Return the surprisal of each symbol of a page in bits, and the most probable symbols after it."""
-    predictions = session.reader(get_text_name(params)).predictions(get_index(params, "page"))
+    predictions = session.reader(query.text).predictions(query.index("page"))
     if predictions is None:
         return {"bits": [], "likely": []}
     likely = [[[symbol, round(p, 3)] for symbol, p in row] for row in predictions.likely]
     return {"bits": round_values(predictions.bits, 2), "likely": likely}
 
 
-def values(session: Session, params: Params) -> Answer:
+def values(session: Session, query: Query) -> Answer:
     """Return a unit's values on a page, and their colour scale."""
-    text, unit = get_text_name(params), params.get("unit", "")
+    text, unit = query.text, query.get("unit", "")
     opening = session.precomputed().get("opening", {})  # the initial colours of a large model
-    if unit == opening.get("unit") and text == session.precomputed_text and params.get("page") == "0":
+    if unit == opening.get("unit") and text == session.precomputed_text and query.get("page") == "0":
         return {"values": opening["values"], "scale": opening["scale"]}
-    array = session.reader(text).values(get_index(params, "page"), parse_unit(unit))
+    array = session.reader(text).values(query.index("page"), parse_unit(unit))
     return {"values": round_values(array), "scale": colour_scale(array)}
 
 
-def units(session: Session, params: Params) -> Answer:
-    """Return all units of a layer's state on a page, quantised."""
-    reader, state, layer = session.reader(get_text_name(params)), params.get("state", "h"), get_index(params, "layer")
-    reader.check_unit(Unit(state, layer, 0))
-    return _quantise(reader.page(get_index(params, "page")).states[state][layer])
-
-
-def some_units(session: Session, params: Params) -> Answer:
-    """Return the units named in `units`, separated by commas, on a page, quantised."""
-    reader, index = session.reader(get_text_name(params)), get_index(params, "page")
-    names = params.get("units", "").split(",")[:MAX_UNITS]
-    columns = [reader.values(index, parse_unit(name)) for name in names]
-    return {"units": names, **_quantise(np.stack(columns, axis=1))}
-
-
-def _quantise(array: np.ndarray) -> Answer:
-    """Return units' values (T, U) as signed bytes, in steps of a 127th of each unit's largest absolute value."""
+def units(session: Session, query: Query, names: Sequence[str] = ()) -> Answer:
+    """Return all units of a layer's state on a page, or the named ones, in 127ths of each unit's largest value."""
+    reader, answer = session.reader(query.text), {"units": names} if names else {}
+    if names:
+        array = np.stack([reader.values(query.index("page"), parse_unit(name)) for name in names], axis=1)  # (T, U)
+    else:
+        state, layer = query.get("state", "h"), query.index("layer")
+        reader.check_unit(Unit(state, layer, 0))
+        array = reader.page(query.index("page")).states[state][layer]
     largest = np.abs(array).max(axis=0) + 1e-12
     steps = np.rint(array / largest * 127).astype(np.int8).T
     content = base64.b64encode(np.ascontiguousarray(steps).tobytes()).decode()
     scales = [colour_scale(column) for column in array.T]
-    return {"largest": round_values(largest), "scales": scales, "data": content, "symbols": len(array)}
+    return answer | {"largest": round_values(largest), "scales": scales, "data": content, "symbols": len(array)}
 
 
-def strip(session: Session, params: Params) -> Answer:
+def strip(session: Session, query: Query) -> Answer:
     """Return all states and gates of one unit on a page."""
-    reader = session.reader(get_text_name(params))
-    unit, states = reader.check_unit(parse_unit(params.get("unit", ""))), {}
+    reader = session.reader(query.text)
+    unit, states = reader.check_unit(query.unit), {}
     for name in reader.states:
-        if unit.number < reader.recorder.stack.layers[unit.layer].sizes[name]:
-            states[name] = round_values(reader.values(get_index(params, "page"), unit._replace(state=name)), 3)
+        if unit.number < reader.recorder.stack.layers[unit.layer].cell.sizes[name]:
+            states[name] = round_values(reader.values(query.index("page"), unit._replace(state=name)), 3)
     return {"states": states}
 
 
-def overview(session: Session, params: Params) -> Answer:
+def truth(session: Session, query: Query) -> Answer:
+    """Return a feature's values on a page, scaled to 0 to 1."""
+    reader, name = session.reader(query.text), query.get("feature", "")
+    if name not in FEATURES:
+        raise SettingError(f"Unknown feature {name[:40]!r}.")
+    index = reader.check_page(query.index("page"))
+    try:
+        track = tracks(reader.document, [name])[name]
+    except RelmoError:  # the text cannot have this feature
+        track = np.zeros(len(reader.document), dtype=np.float32)
+    begin, end = reader.bounds[index : index + 2]
+    low, size = float(track.min()), float(np.ptp(track))
+    return {
+        "values": round_values((track[begin:end] - low) / (size or 1.0), 3),
+        "changes": size > 0,
+        "binary": {*np.unique(track).tolist()} <= {0.0, 1.0},
+        "words": describe_feature(name),
+    }
+
+
+def overview(session: Session, query: Query) -> Answer:
     """Return a map and a histogram of a unit over the text, and the positions where it is highest and lowest."""
-    reader = session.reader(get_text_name(params))
-    array = reader.text_values(parse_unit(params.get("unit", "")))
+    reader = session.reader(query.text)
+    array, text = reader.text_values(query.unit), reader.document.text
     starts = np.linspace(0, len(array), min(NUM_BINS, len(array)), endpoint=False).astype(int)
     means = np.add.reduceat(array, starts) / np.diff([*starts, len(array)])
+    counts, edges = np.histogram(array, bins=40)
+    low, high = round(float(edges[0]), 4), round(float(edges[-1]), 4)
+    contexts: dict[str, list[Answer]] = {}
+    for side, sign in (("high", 1), ("low", -1)):  # positions at some distance from each other
+        covered, contexts[side] = np.zeros(len(array), dtype=bool), []
+        for position in np.argsort(-sign * array, kind="stable").tolist():
+            if covered[position]:
+                continue
+            covered[max(0, position - MIN_DISTANCE) : position + MIN_DISTANCE] = True
+            begin, end = reader.document.spans[position].tolist()
+            context = {"at": position, "value": round(float(sign * array[position]), 3)}
+            context["before"] = text[max(0, begin - CHARACTERS_BEFORE) : begin]
+            context |= {"symbol": text[begin:end], "after": text[end : end + CHARACTERS_AFTER]}
+            contexts[side].append(context)
+            if len(contexts[side]) == NUM_CONTEXTS:
+                break
     return {
         "map": round_values(means, 3),
         "scale": colour_scale(array),
         "total": len(array),
         "bounds": reader.bounds[:-1],
-        "histogram": compute_histogram(array),
+        "histogram": {"counts": counts.tolist(), "low": low, "high": high},
         "mean": round(float(array.mean(dtype=np.float64)), 4),
         "sd": round(float(array.std(dtype=np.float64)), 4),
-        "high": find_contexts(reader.document, array, 20),
-        "low": find_contexts(reader.document, -array, 20),
+        **contexts,
     }
 
 
-def cell(session: Session, params: Params) -> Answer:
+def cell(session: Session, query: Query) -> Answer:
     """Return a unit's strongest weights, the saturation of its gates, and its average course around an event."""
-    reader = session.reader(get_text_name(params))
-    unit, saturation = reader.check_unit(parse_unit(params.get("unit", ""))), {}
+    reader = session.reader(query.text)
+    unit, saturation = reader.check_unit(query.unit), {}
     layer = reader.recorder.stack.layers[unit.layer]
     for gate in layer.cell.gate_names:
-        if unit.number < layer.sizes[gate]:
+        if unit.number < layer.cell.sizes[gate]:
             array = reader.values(0, unit._replace(state=gate))
             saturation[gate] = [round(float(share), 3) for share in ((array < 0.1).mean(), (array > 0.9).mean())]
-    event = params.get("event", "\n")[:64]
-    return {
-        "saturation": dict(sorted(saturation.items())),
-        "event": event,
-        "around": compute_event_average(reader.document, reader.text_values(unit), event),
-        "weights": find_weights(session.model, reader.recorder.stack, unit),
-    }
+    event, array = query.get("event", "\n")[:64], reader.text_values(unit)
+    positions = np.flatnonzero(np.array(reader.document.symbols) == event)
+    inside = positions[(positions + LAGS[0] >= 0) & (positions + LAGS[1] < len(array))][:MAX_EVENTS]
+    around: Answer = {"count": len(inside)}
+    if len(inside):  # mean and quartiles at each lag
+        rows = array[inside[:, None] + np.arange(LAGS[0], LAGS[1] + 1)]  # (N, lags)
+        lower, median, upper = np.quantile(rows, (0.25, 0.5, 0.75), axis=0)
+        series = {"mean": rows.mean(axis=0), "lower": lower, "median": median, "upper": upper}
+        around |= {"first": LAGS[0]} | {name: np.round(row.astype(float), 4).tolist() for name, row in series.items()}
+    weights = _find_weights(session.model, reader.recorder.stack, unit)
+    return {"saturation": dict(sorted(saturation.items())), "event": event, "around": around, "weights": weights}
 
 
-def gradient(session: Session, params: Params) -> Answer:
+@torch.no_grad()
+def _find_weights(model: LanguageModel | BiLM, stack: Stack, unit: Unit) -> Answer:
+    """Return a unit's strongest weights: recurrent (from), of input symbols, and of the scores it raises or lowers."""
+    layer = stack.layers[unit.layer]
+    weights = layer.weights[1 if unit.direction == "backward" else 0]
+    has_gates = unit.number < layer.cell.hidden_size  # a projected h has units of its own
+    answer: Answer = {"from": {}, "symbols": {}}
+
+    def strongest(row: np.ndarray) -> list[list[Any]]:
+        return [[int(i), round(float(row[i]), 3)] for i in np.argsort(-np.abs(row), kind="stable")[:NUM_WEIGHTS]]
+
+    if has_gates:
+        for gate, matrix in layer.cell.matrices(layer.cell.recurrent, weights).items():
+            answer["from"][gate] = strongest(matrix[unit.number].cpu().numpy())
+    network = model.network
+    if not isinstance(network, RecurrentLM) or not isinstance(model, LanguageModel):
+        return answer
+    names = model.vocabulary.symbols
+    if unit.layer == 0 and has_gates:
+        for gate, matrix in layer.cell.matrices(layer.cell.inputs, weights).items():
+            inputs = (network.encoder.embedding.weight @ matrix[unit.number]).cpu().numpy()
+            answer["symbols"][gate] = [[names[int(i)], weight] for i, weight in strongest(inputs)]
+    is_output = unit.layer == len(stack.layers) - 1 and layer.projection is None
+    if is_output and isinstance(network.softmax, FullSoftmax):
+        matrix = network.softmax.weight  # (V, H), or (V, E) after a bottleneck
+        if network.bottleneck is None:
+            scores = matrix[:, unit.number].cpu().numpy()
+        else:
+            scores = (matrix @ network.bottleneck.weight[:, unit.number]).cpu().numpy()
+        order = np.argsort(scores)
+        count = min(NUM_WEIGHTS, len(order) // 2)  # in a small vocabulary, no symbol is in both lists
+        for side, indices in (("more", order[::-1][:count]), ("less", order[:count])):
+            answer[side] = [[names[int(i)], round(float(scores[i]), 3)] for i in indices]
+    return answer
+
+
+def gradient(session: Session, query: Query) -> Answer:
     """Return the gradient norm of the prediction after a symbol with respect to the symbols before it."""
-    document = session.reader(get_text_name(params)).document
-    position, starts = get_position(params, len(document)), document.starts
+    document = session.reader(query.text).document
+    position, starts = query.position(len(document)), document.starts
     is_bilm = isinstance(session.model, BiLM)
     begin = int(starts[starts <= position][-1]) if is_bilm else max(0, position - MAX_GRADIENT_LAG)
     flow = connectivity(session.model, [document.symbols[begin : position + 2]], position=position - begin)
     return {"first": begin, "values": round_values(np.array(flow.values)), "symbol": flow.symbol, "half": flow.half}
 
 
-def precomputed(session: Session, params: Params) -> Answer:
+def step(session: Session, query: Query) -> Answer:
+    """Return the step that reads a symbol: every quantity, and one unit's equations in numbers."""
+    reader = session.reader(query.text)
+    unit = reader.check_unit(query.unit)
+    document, stack, position = reader.document, reader.recorder.stack, query.position(len(reader.document))
+    if isinstance(session.model, BiLM):
+        begin = int(document.starts[document.starts <= position][-1])
+        end = next(iter(document.starts[document.starts > position].tolist()), len(document))
+        options: Any = {"backward": unit.direction == "backward", "cut": session.model.embedder.cut_words()}
+        words, index = document.symbols[begin:end], position - begin
+        traced = trace_word_step(session.model, reader.recorder, words, index, layer=unit.layer, **options)
+    else:  # from the state that the page's trace has after the previous symbol
+        index = int(np.searchsorted(reader.bounds, position, side="right")) - 1
+        page_trace, begin = reader.page(index), reader.bounds[index]
+        states = reader.page_states[index]
+        if position > begin:
+            states = []
+            for depth, layer in enumerate(stack.layers):
+                arrays = [page_trace.states[name][depth, position - begin - 1] for name in layer.cell.states]
+                states.append(tuple(torch.from_numpy(array).to(stack.like).view(1, 1, -1) for array in arrays))
+        symbol = document.symbols[position]
+        traced = trace_symbol_step(session.model, reader.recorder, states, symbol, layer=unit.layer)
+    names, equations = traced.names(), traced.cell.equations()
+    quantities = []
+    for name in dict.fromkeys([*(name for name in equations if name in traced.after), *traced.after]):
+        expression, array = traced.work_out(name, names), traced.after[name]
+        quantities.append(
+            {
+                "name": name,
+                "word": traced.cell.words[name],
+                "equation": equations.get(name, ""),
+                "state": name in traced.cell.states,
+                "lines": [] if expression is None or unit.number >= len(array) else expression.lines(unit.number),
+                "values": round_values(array),
+            }
+        )
+    begin = max(0, position - NUM_NEIGHBOURS)
+    likely = []
+    if traced.log_probs is not None:
+        likely = most_probable(traced.log_probs[None], session.model.vocabulary.symbols)[0]  # type: ignore[union-attr]
+    return {
+        "at": position,
+        "total": len(document),
+        "first": begin,
+        "symbols": document.symbols[begin : position + NUM_NEIGHBOURS + 1],
+        "cell": traced.cell.describe(),
+        "x": round_values(traced.x),
+        "before": {name: round_values(array) for name, array in traced.before.items()},
+        "quantities": quantities,
+        "likely": [[symbol, round(p, 3)] for symbol, p in likely],
+    }
+
+
+def conditions(session: Session, query: Query) -> Answer:
+    """Return a unit's mean course over "The boys near the car" by the nouns' numbers, and its measured accuracies."""
+    unit, model = query.unit, session.model
+    if not isinstance(model, BiLM) and model.settings.text.unit == "char":
+        raise SettingError("The sentences consist of words; this model reads characters.")
+    if unit.direction == "backward":
+        raise SettingError("The sentences are read forwards; choose a forward unit.")
+    vocabulary = None if model.vocabulary is None else model.vocabulary.index
+    traced = gate_traces(model, noun_pp(per_condition=NUM_PAIRS, known=vocabulary), unit).as_dict()
+    rows = []
+    for condition in traced["conditions"]:
+        row = {"condition": condition["condition"], "words": condition["words"]}
+        for statistic in ("means", "errors"):
+            states = condition[statistic].items()
+            row[statistic] = {state: [round(value, 4) for value in series] for state, series in states}
+        rows.append(row)
+    address = format_unit(unit)
+    accuracy = get_agreement(session.name).get(address)
+    return {"unit": address, "pairs": NUM_PAIRS, "conditions": rows, "right": accuracy}
+
+
+def precomputed(session: Session, query: Query) -> Answer:
     """Return a precomputed answer; null if there is none for this text."""
-    name = params.get("what", "")
+    name = query.get("what", "")
     if name == "count":
         return {"result": read_answers(COUNTING).get("count")}
-    return {"result": session.precomputed().get(name) if get_text_name(params) == session.precomputed_text else None}
+    return {"result": session.precomputed().get(name) if query.text == session.precomputed_text else None}
 
 
-def layers(session: Session, params: Params) -> Answer:
-    """Return the layer weights of tasks: the bundled measurements, and those of tasks given by the user."""
-    return {"shipped": measurements.load_task_mixes(), "given": session.extras.mixes()}
-
-
-ENDPOINTS: dict[str, Callable[[Session, Params], Answer]] = {
+ENDPOINTS: dict[str, Callable[[Session, Query], Answer]] = {
     "about": about,
     "page": page,
     "expected": expected,
     "values": values,
     "units": units,
-    "some": some_units,
+    "some": lambda session, query: units(session, query, query.get("units", "").split(",")[:MAX_UNITS]),
     "strip": strip,
     "overview": overview,
     "cell": cell,
     "gradient": gradient,
-    "truth": features.truth,
-    "features": features.list_features,
+    "truth": truth,
+    "features": lambda session, query: {"usual": session.suitable_features(query.text)},
     "ready": precomputed,
-    "start": lambda session, params: {"cards": make_cards()},
-    "mixes": lambda session, params: {"tasks": session.extras.mixes()},
-    "step": equations.step,
+    "start": lambda session, query: {"cards": load_cards()},
+    "mixes": lambda session, query: {"tasks": session.extras.mixes()},
+    "step": step,
     "next": write.next_symbol,
     "beam": write.beam_tree,
     "ngrams": write.ngram_samples,
-    "conditions": measurements.conditions,
-    "layers": layers,
+    "conditions": conditions,
+    "layers": lambda session, query: {"shipped": load_task_mixes(), "given": session.extras.mixes()},
 }
 """Endpoints by name."""

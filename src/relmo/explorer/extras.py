@@ -1,18 +1,17 @@
 """Companion models and files given on the command line: models, a training text, minimal pairs, measurements.
 
-A page refers to them by name, never by path.
+A page refers to them by name, never by path. Nothing is downloaded.
 """
 
+import json
 import re
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from relmo.disk.files import parse_json, read_text_file
 from relmo.errors import CorpusError, ModelError, SettingError
-from relmo.explorer.packs import Pack, find_packs
 from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
@@ -20,63 +19,72 @@ from relmo.settings.kinds import TASKS
 from relmo.store.folder import CONFIG, read_config
 from relmo.store.references import find_bundled
 from relmo.tasks.task import Task
+from relmo.text.minimal_pairs import BLIMP, READERS, MinimalPair, read_pairs
 
 FIGURES = {"pos": "all words", "wsd": "both sets"}  # measurements by layer, and the column shown for each
 MAX_FIGURE = 1e9
+PAIR_FOLDERS = ("tasks/agreement", "agreement", "")  # of the data folder; the first that exists is searched
+MAX_FILES = 2000  # per folder
+PAIR_SETS = {
+    ".jsonl": "BLiMP",
+    ".txt": "Lakretz et al. 2019",
+    ".gold": "Linzen et al. 2016",
+    ".tab": "Gulordava et al. 2018",
+}
 
 
-@dataclass
+class Pack(NamedTuple):
+    """Published minimal pairs of one file, or of all files of a kind in a folder."""
+
+    title: str
+    files: tuple[Path, ...]
+
+    def pairs(self) -> list[MinimalPair]:
+        """Read all pairs."""
+        return [pair for file in self.files for pair in read_pairs(file)]
+
+
 class Extras:
     """Companions of a model. They are checked at once and loaded on request.
 
-    models         folders of language models by name, in order, such as the checkpoints of a run
-    tasks          folders of trained tasks by name, whose layer weights are shown
+    sources        models or folders of models, such as the checkpoints of a run; language models are compared, and the
+                   layer weights of trained tasks are shown
     train          text the model was trained on
-    packs          minimal pairs by name
-    figures        measurements by layer
-    tokenizer      how the models split raw text into words; by default as each was trained
-    layer_mixes    layer weights of loaded tasks by name
+    data           folder of minimal pairs
+    figures        file of measurements by layer
     """
 
-    models: dict[str, Path] = field(default_factory=dict)
-    tasks: dict[str, Path] = field(default_factory=dict)
-    train: Path | None = None
-    packs: dict[str, Pack] = field(default_factory=dict)
-    figures: list[dict[str, Any]] = field(default_factory=list)
-    device: str = "cpu"
-    tokenizer: Literal["words", "whitespace"] | None = None
-    layer_mixes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    loaded: dict[str, Any] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @classmethod
-    def from_paths(
-        cls,
+    def __init__(
+        self,
         sources: Sequence[str] = (),
         *,
         train: Path | None = None,
         data: Path | None = None,
         figures: Path | None = None,
         device: str = "cpu",
-    ) -> "Extras":
-        """Check models or folders of models, a text, a folder of minimal pairs, and a file of measurements."""
+    ):
         if train is not None and not train.is_file():
             raise CorpusError(f"{train}: no such file; --train takes the text the model was trained on.")
-        extras = cls(train=train, device=device)
+        self.train, self.device = train, device
+        self.tokenizer: Literal["words", "whitespace"] | None = None  # by default as each model was trained
+        self.models: dict[str, Path] = {}  # folders by name, in order
+        self.tasks: dict[str, Path] = {}
         folders = [folder for source in sources for folder in find_models(source)]
         base_names = [folder.name for folder in folders]
         for folder in folders:
             name = folder.name if base_names.count(folder.name) == 1 else str(folder)
             kind = read_config(folder).get("kind")
             if kind in ("lm", "bilm"):
-                extras.models[name] = folder
+                self.models[name] = folder
             elif kind in TASKS:
-                extras.tasks[name] = folder
+                self.tasks[name] = folder
             else:
                 raise ModelError(f"{folder} is of kind {kind}; --beside takes language models and trained tasks.")
-        extras.packs = {} if data is None else find_packs(data)
-        extras.figures = [] if figures is None else read_figures(figures)
-        return extras
+        self.packs = {} if data is None else find_packs(data)
+        self.figures = [] if figures is None else read_figures(figures)
+        self.layer_mixes: dict[str, list[dict[str, Any]]] = {}  # of loaded tasks by name
+        self.loaded: dict[str, Any] = {}
+        self.lock = threading.Lock()
 
     def about(self, kind: str) -> dict[str, Any]:
         """Describe the companions to the page of a model of this kind; companion models are of the same kind."""
@@ -122,30 +130,77 @@ def find_models(source: str) -> list[Path]:
     return sorted(folders, key=lambda path: [(len(part), part) for part in re.findall(r"\d+|\D+", path.name)])
 
 
+def find_packs(data: Path) -> dict[str, Pack]:
+    """Return the packs of a folder by name: one per file with pairs, and one for several files of a kind together."""
+    if not data.is_file() and not data.is_dir():
+        raise CorpusError(f"{data}: no such folder; --data takes a folder with minimal pairs.")
+    if data.is_file():
+        root, candidates = data.parent, [[data]]
+    else:
+        root, candidates = next(data / name for name in PAIR_FOLDERS if (data / name).is_dir()), []
+        for folder in [root, *sorted(path for path in root.iterdir() if path.is_dir())]:
+            paths = sorted(folder.iterdir())[:MAX_FILES]
+            candidates.append([path for path in paths if path.suffix.lower() in READERS and path.is_file()])
+    packs: dict[str, Pack] = {}
+    for paths in candidates:
+        files = [path for path in paths if _has_pairs(path)]
+        for suffix in dict.fromkeys(file.suffix.lower() for file in files):
+            group, pair_set = [file for file in files if file.suffix.lower() == suffix], PAIR_SETS.get(suffix)
+            if len(group) > 1:
+                folder = group[0].parent
+                title = f"{pair_set or folder.name}: all {len(group)} files"
+                packs[f"{folder.relative_to(root)}/*{suffix}"] = Pack(title, tuple(group))
+            for file in group:
+                name = file.stem.replace("_", " ")
+                packs[str(file.relative_to(root))] = Pack(f"{pair_set}: {name}" if pair_set else name, (file,))
+    return packs
+
+
+def _has_pairs(file: Path) -> bool:
+    """Return whether a file begins like one with minimal pairs; .txt and .csv have many other uses."""
+    try:
+        with file.open(encoding="utf-8") as stream:
+            line = stream.readline(1 << 16).rstrip("\n")
+    except (OSError, UnicodeDecodeError):
+        return False
+    suffix = file.suffix.lower()
+    if suffix == ".jsonl":
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            return False
+        return isinstance(record, dict) and all(name in record for name in BLIMP)
+    if suffix == ".txt":
+        return len(fields := line.split("\t")) >= 4 and fields[-2] == "correct"
+    if suffix == ".gold":
+        return file.with_suffix(".text").is_file()
+    columns = {name.strip() for name in line.split("," if suffix == ".csv" else "\t")}
+    required = [{"prefix", "form", "class"}] if suffix == ".tab" else [{"good", "bad"}, {"context", "right", "wrong"}]
+    return any(names <= columns for names in required)
+
+
 def read_figures(path: Path) -> list[dict[str, Any]]:
     """Read measurements by layer, printed by `relmo analyse meaning --measure` or `python -m experiments` as JSON."""
-    problem = f"{path}: no measurements by layer; create them: relmo analyse meaning --measure pos --json > {path.name}"
     try:
         content = parse_json(read_text_file(path))
     except ValueError as error:
         raise SettingError(f"{path}: {error}; --figures takes a file that relmo printed with --json.") from None
-    if not isinstance(content, dict):
-        raise SettingError(problem)
-    tables = content.get("reproductions")
-    tables = tables if isinstance(tables, list) else [content.get(name) for name in FIGURES]
-    figures = [figure for table in tables if (figure := _parse_table(table)) is not None]
+    content = content if isinstance(content, dict) else {}
+    tables: Any = content.get("reproductions")
+    tables, figures = tables if isinstance(tables, list) else [content.get(name) for name in FIGURES], []
+    for table in tables:
+        is_table = isinstance(table, dict) and isinstance(table.get("rows"), list)
+        if not is_table or table.get("name") not in [*FIGURES]:  # a name may be unhashable
+            continue
+        column, rows = FIGURES[table["name"]], []
+        for row in table["rows"]:
+            if isinstance(row, dict) and isinstance(row.get("name"), str) and isinstance(row.get("ours"), dict):
+                figure = row["ours"].get(column)
+                if isinstance(figure, int | float) and not isinstance(figure, bool) and abs(figure) < MAX_FIGURE:
+                    rows.append({"name": row["name"][:80], "value": float(figure)})
+        title = str(table.get("title"))[:200]
+        figures.append({"name": table["name"], "title": title, "column": column, "rows": rows})
     if not figures:
-        raise SettingError(problem)
+        advice = f"create them: relmo analyse meaning --measure pos --json > {path.name}"
+        raise SettingError(f"{path}: no measurements by layer; {advice}")
     return figures
-
-
-def _parse_table(table: Any) -> dict[str, Any] | None:
-    if not isinstance(table, dict) or not isinstance(table.get("rows"), list) or table.get("name") not in [*FIGURES]:
-        return None
-    column, rows = FIGURES[table["name"]], []
-    for row in table["rows"]:
-        if isinstance(row, dict) and isinstance(row.get("name"), str) and isinstance(row.get("ours"), dict):
-            figure = row["ours"].get(column)
-            if isinstance(figure, int | float) and not isinstance(figure, bool) and abs(figure) < MAX_FIGURE:
-                rows.append({"name": row["name"][:80], "value": float(figure)})
-    return {"name": table["name"], "title": str(table.get("title"))[:200], "column": column, "rows": rows}

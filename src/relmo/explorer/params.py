@@ -1,4 +1,4 @@
-"""Request parameters: validated values from query strings and JSON bodies, and numbers rounded for responses."""
+"""Requests: query strings and JSON bodies with validated values, addresses of units, and rounded numbers."""
 
 import re
 import sys
@@ -14,40 +14,76 @@ UNIT = re.compile(r"([a-z])(\d{1,4})\.(\d{1,6})(b?)")
 
 Answer = dict[str, Any]
 Params = Mapping[str, str]
-Body = Mapping[str, Any]
 
 
-def get_text_name(params: Params) -> str:
-    """Return the name of the requested text."""
-    if "text" not in params:
-        raise SettingError("Parameter text is missing.")
-    return params["text"]
+class Query(dict[str, str]):
+    """Parameters of a query string."""
+
+    @property
+    def text(self) -> str:
+        """Name of the requested text."""
+        if "text" not in self:
+            raise SettingError("Parameter text is missing.")
+        return self["text"]
+
+    @property
+    def unit(self) -> Unit:
+        """Requested unit."""
+        return parse_unit(self.get("unit", ""))
+
+    def index(self, name: str) -> int:
+        """Return a non-negative integer; default 0."""
+        digits = self.get(name, "0")
+        if not re.fullmatch(r"\d{1,9}", digits):
+            raise SettingError(f"{name} is {digits[:40]!r}; expected a non-negative integer.")
+        return int(digits)
+
+    def position(self, length: int) -> int:
+        """Return the parameter `at`, the position of a symbol in a text of this length."""
+        position = self.index("at")
+        if position >= length:
+            raise SettingError(f"Position {position} is out of range; the text has positions 0 to {length - 1}.")
+        return position
+
+    def number(self, name: str, default: float, low: float, high: float) -> float:
+        """Return a number within bounds."""
+        digits = self.get(name) or str(default)
+        if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", digits) or not low <= float(digits) <= high:
+            raise SettingError(f"{name} is {digits[:40]!r}; expected a number from {low:g} to {high:g}.")
+        return float(digits)
 
 
-def get_index(params: Params, name: str) -> int:
-    """Return a non-negative integer of a query string; default 0."""
-    digits = params.get(name, "0")
-    if not re.fullmatch(r"\d{1,9}", digits):
-        raise SettingError(f"{name} is {digits[:40]!r}; expected a non-negative integer.")
-    return int(digits)
+class Body(dict[str, Any]):
+    """JSON body of a request."""
 
+    def string(self, name: str, *choices: str) -> Any:
+        """Return a string, one of the choices if there are any; the default is the first, or empty."""
+        text = self.get(name, choices[0] if choices else "")
+        if not isinstance(text, str) or (choices and text not in choices):
+            raise SettingError(f"{name} must be {'one of ' if choices else 'a string'}{', '.join(choices)}.")
+        return text
 
-def get_number(params: Params, name: str, default: float, low: float, high: float) -> float:
-    """Return a number of a query string within bounds."""
-    digits = params.get(name, "")
-    if not digits:
-        return default
-    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", digits) or not low <= float(digits) <= high:
-        raise SettingError(f"{name} is {digits[:40]!r}; expected a number from {low:g} to {high:g}.")
-    return float(digits)
+    def integer(self, name: str, default: int, low: int, high: int) -> int:
+        """Return an integer within bounds."""
+        number = self.get(name, default)
+        if isinstance(number, bool) or not isinstance(number, int | float) or not low <= number <= high:
+            raise SettingError(f"{name} must be a number from {low} to {high:,}.")
+        return int(number)
 
+    def real(self, name: str, default: float) -> float:
+        """Return a finite number."""
+        number = self.get(name, default)
+        if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= sys.float_info.max:
+            raise SettingError(f"{name} must be a finite number.")
+        return float(number)
 
-def get_position(params: Params, length: int) -> int:
-    """Return the parameter `at`, the position of a symbol in a text of this length."""
-    position = get_index(params, "at")
-    if position >= length:
-        raise SettingError(f"Position {position} is out of range; the text has positions 0 to {length - 1}.")
-    return position
+    def elements(self, name: str, kind: type = str, *, max_length: int = 200) -> list[Any]:
+        """Return a list whose elements are of one kind."""
+        elements = self.get(name, [])
+        is_short = isinstance(elements, list) and len(elements) <= max_length
+        if not is_short or not all(isinstance(element, kind) for element in elements):
+            raise SettingError(f"{name} must be a list of at most {max_length} {kind.__name__} elements.")
+        return elements
 
 
 def parse_unit(name: str) -> Unit:
@@ -62,46 +98,6 @@ def parse_unit(name: str) -> Unit:
 def format_unit(unit: Unit) -> str:
     """Return the address of a unit, the inverse of `parse_unit`."""
     return f"{unit.state}{unit.layer}.{unit.number}{'b' if unit.direction == 'backward' else ''}"
-
-
-def get_string(body: Body, name: str) -> str:
-    """Return a string of a JSON body; default empty."""
-    text = body.get(name, "")
-    if not isinstance(text, str):
-        raise SettingError(f"{name} must be a string.")
-    return text
-
-
-def get_choice(body: Body, name: str, *choices: str) -> Any:
-    """Return one of the choices; the default is the first."""
-    choice = body.get(name, choices[0])
-    if not isinstance(choice, str) or choice not in choices:
-        raise SettingError(f"{name} must be one of {', '.join(choices)}.")
-    return choice
-
-
-def get_int(body: Body, name: str, default: int, low: int, high: int) -> int:
-    """Return an integer of a JSON body within bounds."""
-    number = body.get(name, default)
-    if isinstance(number, bool) or not isinstance(number, int | float) or not low <= number <= high:
-        raise SettingError(f"{name} must be a number from {low} to {high:,}.")
-    return int(number)
-
-
-def get_float(body: Body, name: str, default: float) -> float:
-    """Return a finite number of a JSON body."""
-    number = body.get(name, default)
-    if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= sys.float_info.max:
-        raise SettingError(f"{name} must be a finite number.")
-    return float(number)
-
-
-def get_list(body: Body, name: str, kind: type = str, *, max_length: int = 200) -> list[Any]:
-    """Return a list of a JSON body whose elements are of one kind."""
-    elements = body.get(name, [])
-    if not isinstance(elements, list) or len(elements) > max_length or not all(isinstance(e, kind) for e in elements):
-        raise SettingError(f"{name} must be a list of at most {max_length} {kind.__name__} elements.")
-    return elements
 
 
 def round_values(values: np.ndarray, digits: int = 4) -> list[float]:

@@ -7,25 +7,17 @@ before each page are stored, and any page can be traced again.
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from relmo.analysis.core import trace as tracing
 from relmo.analysis.core.causal import Unit, get_unit_values
 from relmo.analysis.core.features import Document
 from relmo.analysis.core.stack import LayerState
-from relmo.analysis.core.trace import (
-    Recorder,
-    Trace,
-    compute_initial_states,
-    embed_texts,
-    get_network,
-    iter_trace,
-    trace_sentences,
-)
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
@@ -40,8 +32,7 @@ NUM_PREDICTIONS = 5  # per symbol
 MAX_PROBABILITIES = 1 << 22  # computed at once
 
 
-@dataclass(frozen=True)
-class Predictions:
+class Predictions(NamedTuple):
     """Surprisal (T,) of each symbol of a page in bits, and the most probable symbols after it with probabilities."""
 
     bits: np.ndarray
@@ -49,23 +40,31 @@ class Predictions:
 
 
 class PagedReader:
-    """Reader of a document, which is cut to the length that fits into memory."""
+    """Reader of a document, cut to the length that fits into memory; `states` has the units per layer by state."""
 
     def __init__(self, model: LanguageModel | BiLM, document: Document):
         self.model = model
-        self.recorder = Recorder(get_network(model), None, None)
+        self.recorder = tracing.Recorder(tracing.get_network(model), None, None)
         stack = self.recorder.stack
-        num_units = sum(layer.sizes[state] * stack.directions for layer in stack.layers for state in layer.states)
-        self.max_symbols = max(1, MAX_VALUES // num_units)
+        self.states = {name: stack.layers[0].cell.sizes[name] * stack.directions for name in self.recorder.keep}
+        num_units = sum(layer.cell.sizes[state] for layer in stack.layers for state in layer.cell.states)
+        self.max_symbols = max(1, MAX_VALUES // (num_units * stack.directions))
         self.document = document.head(self.max_symbols)
-        self.num_omitted = len(document) - len(self.document)
-        self.bounds = _page_bounds(model, self.document)
+        length = len(self.document)
+        self.num_omitted = len(document) - length
+        self.bounds = [0]  # first positions of pages, and the end; a bidirectional model's sentences stay whole
+        if isinstance(model, LanguageModel):
+            size = PAGE_CHARACTERS if model.settings.text.unit == "char" else PAGE_WORDS
+            self.bounds = [*range(0, length, size)]
+        else:
+            for start, end in pairwise([*self.document.starts.tolist(), length]):
+                if start > self.bounds[-1] and end - self.bounds[-1] > PAGE_WORDS:
+                    self.bounds.append(start)
+        self.bounds.append(length)
         self.page_states: list[list[LayerState]] = []  # states of the layers before each page
-        self.pages: OrderedDict[int, Trace] = OrderedDict()
+        self.pages: OrderedDict[int, tracing.Trace] = OrderedDict()
         self.text_states: dict[str, np.ndarray] = {}
         self.reading = threading.Lock()
-        # number of units per layer, over both directions, by state or gate
-        self.states = {name: stack.layers[0].sizes[name] * stack.directions for name in self.recorder.keep}
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -76,13 +75,13 @@ class PagedReader:
             raise SettingError(f"page {page} is out of range; the text has pages 0 to {len(self) - 1}.")
         return page
 
-    def page(self, page: int) -> Trace:
+    def page(self, page: int) -> tracing.Trace:
         """Return the trace of a page."""
         self.check_page(page)
         if page not in self.pages:
             if isinstance(self.model, BiLM):
                 cut = self.model.embedder.cut_words()
-                self.pages[page] = trace_sentences(self.model, self.recorder, self.sentences(page), cut)
+                self.pages[page] = tracing.trace_sentences(self.model, self.recorder, self.sentences(page), cut)
             else:
                 self.pages[page] = self._trace_page(page)
         self.pages.move_to_end(page)
@@ -100,17 +99,18 @@ class PagedReader:
         starts = [start for start in self.document.starts.tolist() if begin <= start < end]
         return [self.document.symbols[a:b] for a, b in pairwise([*starts, end])]
 
-    def _trace_page(self, page: int) -> Trace:
+    def _trace_page(self, page: int) -> tracing.Trace:
         assert isinstance(self.model, LanguageModel)
         if not self.page_states:
-            self.page_states.append(compute_initial_states(self.model, self.recorder, 1))
+            self.page_states.append(tracing.compute_initial_states(self.model, self.recorder, 1))
         while len(self.page_states) <= page:
             self._trace_page(len(self.page_states) - 1)
         symbols = self.symbols(page)
-        arrays, states = self.recorder.run(embed_texts(self.model, [symbols]), self.page_states[page])
+        x = tracing.embed_texts(self.model, [symbols])
+        traced, states = self.recorder.run(x, self.page_states[page], [symbols])
         if len(self.page_states) == page + 1:
             self.page_states.append(states)
-        return self.recorder.trace(symbols, arrays, [len(symbols)])
+        return traced
 
     def predictions(self, page: int) -> Predictions | None:
         """Return the predictions on a page; None if the model has no output layer."""
@@ -136,10 +136,9 @@ class PagedReader:
         assert isinstance(model, LanguageModel)
         assert isinstance(network, RecurrentLM)
         with full_precision():
-            x = embed_texts(model, [symbols])[0, :, 0]
+            x = tracing.embed_texts(model, [symbols])[0, :, 0]
             for depth, output in enumerate(h.to(x)):  # residual connections add a layer's input to its output
-                adds_input = self.recorder.stack.adds_input(depth, x.shape[-1], output.shape[-1])
-                x = output + x if adds_input else output
+                x = output + x if self.recorder.stack.layers[depth].adds_input else output
             x = x if network.bottleneck is None else network.bottleneck(x)
             rows = max(1, MAX_PROBABILITIES // network.vocab_size)
             return torch.cat([network.softmax.log_probs(part).cpu() for part in x.split(rows)]).numpy()
@@ -150,12 +149,12 @@ class PagedReader:
 
     def read_text(self) -> None:
         """Trace the carried states over the whole text, once; concurrent callers wait for the same pass."""
-        carried = self.recorder.stack.layers[0].states
+        carried = self.recorder.stack.layers[0].cell.states
         with self.reading:
             if self.text_states:
                 return
             parts: dict[str, list[np.ndarray]] = {name: [] for name in carried}
-            for piece in iter_trace(self.model, self.document.texts, keep=carried):
+            for piece in tracing.iter_trace(self.model, self.document.texts, keep=carried):
                 for name in carried:
                     parts[name].append(piece.states[name].astype(np.float16))
             self.text_states = {name: np.concatenate(arrays, axis=1) for name, arrays in parts.items()}
@@ -163,7 +162,7 @@ class PagedReader:
     def text_values(self, unit: Unit) -> np.ndarray:
         """Return the values of a unit of a carried state (h or c) over the whole text; (T,) float32."""
         self.check_unit(unit)
-        carried = self.recorder.stack.layers[0].states
+        carried = self.recorder.stack.layers[0].cell.states
         if unit.state not in carried:
             names = ", ".join(carried)
             raise SettingError(f"{unit.state} is only available page by page; over the whole text there are {names}.")
@@ -179,22 +178,10 @@ class PagedReader:
             raise SettingError(f"Unknown layer {unit.layer}; the network has layers 0 to {len(stack.layers) - 1}.")
         if unit.state not in self.recorder.keep:
             raise SettingError(f"Unknown state {unit.state!r}; the network's cells have {', '.join(self.states)}.")
-        size = stack.layers[unit.layer].sizes[unit.state]
+        size = stack.layers[unit.layer].cell.sizes[unit.state]
         if not 0 <= unit.number < size or (unit.direction == "backward" and stack.directions == 1):
             raise SettingError(f"Unknown unit {unit}; {unit.state} of layer {unit.layer} has units 0 to {size - 1}.")
         return unit
-
-
-def _page_bounds(model: LanguageModel | BiLM, document: Document) -> list[int]:
-    """Return the first position of each page, and the end of the last; a bidirectional model's sentences stay whole."""
-    if isinstance(model, LanguageModel):
-        size = PAGE_CHARACTERS if model.settings.text.unit == "char" else PAGE_WORDS
-        return [*range(0, len(document), size), len(document)]
-    bounds = [0]
-    for start, end in pairwise([*document.starts.tolist(), len(document)]):
-        if start > bounds[-1] and end - bounds[-1] > PAGE_WORDS:
-            bounds.append(start)
-    return [*bounds, len(document)]
 
 
 def most_probable(log_p: np.ndarray, names: Sequence[str]) -> list[list[tuple[str, float]]]:

@@ -3,19 +3,22 @@
 - It listens on a loopback address. On any other address, every request needs a token, which the printed link carries
   and a cookie stores; `relmo.web` checks it.
 - The page loads nothing but what it ships with (Content-Security-Policy), and texts are data there, never markup.
-- Models run in threads; long computations run one after the other in a thread of their own.
-
-Torch is imported when the first model is opened, in a thread, while the page is already there.
+- Models run in threads; long computations run one after the other in a thread of their own. Torch is imported when the
+  first model is opened, while the page is already there.
 """
 
 import logging
 import mimetypes
+import queue
+import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
@@ -26,23 +29,17 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Scope
 
 from relmo.errors import ModelError, RelmoError, SettingError
-from relmo.explorer.jobs import Jobs
-from relmo.web.guard import (
-    INTERNAL_ERROR,
-    LOOPBACK,
-    MAX_BYTES,
-    SECONDS,
-    Guard,
-    error_response,
-    parse_body,
-    secrets_equal,
-)
+from relmo.settings.fields import Progress
+from relmo.web import guard
 
 if TYPE_CHECKING:
     from relmo.explorer.align import AlignSession
     from relmo.explorer.session import Session
     from relmo.explorer.work import Worker
 
+Work = Callable[[Progress], dict[str, Any]]
+
+MAX_WAITING, MAX_JOBS = 8, 32  # jobs in the queue, and jobs whose results are stored
 COOKIE = "relmo"
 POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
@@ -57,6 +54,101 @@ HEADERS = {
     "cache-control": "no-store",
 }
 MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
+
+
+class CancelledWork(Exception):
+    """Raised inside the work of a cancelled job."""
+
+
+@dataclass
+class Job:
+    """A long computation, its state and its result."""
+
+    name: str
+    work: Work
+    state: Literal["waiting", "running", "done", "failed", "cancelled"] = "waiting"
+    share: float = 0.0
+    result: dict[str, Any] | None = None
+    error: str = ""
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def on_progress(self, share: float) -> None:
+        """Store the completed share; raise if the job was cancelled."""
+        if self.stop.is_set():
+            raise CancelledWork
+        self.share = min(max(share, 0.0), 1.0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the job as JSON."""
+        record: dict[str, Any] = {"job": self.name, "state": self.state, "share": round(self.share, 4)}
+        if self.result is not None:
+            record["result"] = self.result
+        return record | ({"error": self.error} if self.error else {})
+
+
+class Jobs:
+    """Jobs of a server, which run one after the other in a thread; the progress callback of a cancelled one raises."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.jobs: OrderedDict[str, Job] = OrderedDict()
+        self.queue: queue.Queue[Job | None] = queue.Queue()
+        self.thread: threading.Thread | None = None
+
+    def add(self, work: Work) -> Job:
+        """Add a job to the queue; the oldest finished jobs are dropped."""
+        with self.lock:
+            finished = [job for job in self.jobs.values() if job.state not in ("waiting", "running")]
+            if len(self.jobs) - len(finished) >= MAX_WAITING:
+                raise SettingError("Too many jobs are waiting; try again later or cancel one.")
+            job = Job(secrets.token_hex(8), work)
+            self.jobs[job.name] = job
+            for old in finished[: max(0, len(self.jobs) - MAX_JOBS)]:
+                del self.jobs[old.name]
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._run, name="explorer work", daemon=True)
+                self.thread.start()
+            self.queue.put(job)
+        return job
+
+    def get(self, name: str) -> Job:
+        """Return a job by name."""
+        with self.lock:
+            if name not in self.jobs:
+                raise SettingError(f"Unknown job {name[:40]!r}; it may have expired.")
+            return self.jobs[name]
+
+    def cancel(self, name: str) -> Job:
+        """Cancel a job: before it starts, or at its next progress report."""
+        job = self.get(name)
+        job.stop.set()
+        with self.lock:
+            if job.state == "waiting":
+                job.state = "cancelled"
+        return job
+
+    def close(self) -> None:
+        """Cancel all jobs and end the thread."""
+        for name in list(self.jobs):
+            self.cancel(name)
+        self.queue.put(None)
+
+    def _run(self) -> None:
+        while (job := self.queue.get()) is not None:
+            with self.lock:
+                if job.state != "waiting":
+                    continue
+                job.state = "running"
+            try:
+                job.result = job.work(job.on_progress)
+                job.state, job.share = "done", 1.0
+            except CancelledWork:
+                job.state = "cancelled"
+            except RelmoError as error:
+                job.state, job.error = "failed", guard.one_line(str(error))
+            except Exception:
+                logging.getLogger("relmo.explorer").exception("A job failed.")
+                job.state, job.error = "failed", guard.INTERNAL_ERROR
 
 
 class Models:
@@ -95,7 +187,7 @@ class Models:
         return session
 
 
-class PageGuard(Guard):
+class PageGuard(guard.Guard):
     """Guard that also accepts the token from the printed link, which sets a cookie, and from that cookie."""
 
     server_name = "The explorer"
@@ -103,7 +195,7 @@ class PageGuard(Guard):
     def check_token(self, scope: Scope, headers: dict[str, str], token: str) -> Response | None:
         """Return None if the request has the token, a redirect that sets the cookie, or a refusal."""
         query_token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if query_token and secrets_equal(query_token, token):
+        if query_token and guard.secrets_equal(query_token, token):
             response = RedirectResponse("/", 303)  # whatever path was requested
             response.set_cookie(COOKIE, token, httponly=True, samesite="strict")
             return response
@@ -113,25 +205,14 @@ class PageGuard(Guard):
         except CookieError:
             cookies = SimpleCookie()
         if COOKIE in cookies:
-            is_valid = secrets_equal(cookies[COOKIE].value, token)
+            is_valid = guard.secrets_equal(cookies[COOKIE].value, token)
         else:
             is_valid = super().check_token(scope, headers, token) is None
-        return None if is_valid else error_response("A token is required; open the link that relmo printed.", 401)
+        return None if is_valid else guard.error_response("A token is required; open the link that relmo printed.", 401)
 
 
-async def respond(function: Callable[[], Any]) -> Response:
-    """Run a function in a thread and return its result as JSON; users' errors are answered in one line."""
-    try:
-        return JSONResponse(await run_in_threadpool(function))
-    except RelmoError as error:
-        return error_response(str(error))
-    except Exception:
-        logging.getLogger("relmo.explorer").exception("A request failed.")
-        return error_response(INTERNAL_ERROR, 500)
-
-
-class Site:
-    """Routes of the server."""
+class _Site:
+    """Routes of the server. Handlers of /api run in a thread and return JSON; `content` is the body of a POST."""
 
     def __init__(self, models: Models):
         self.models, self.jobs = models, Jobs()
@@ -139,85 +220,79 @@ class Site:
         for file in (resources.files("relmo.explorer") / "static").iterdir():
             media_type = MEDIA_TYPES.get("." + file.name.rpartition(".")[2]) or mimetypes.guess_type(file.name)[0]
             self.files[file.name] = (file.read_bytes(), media_type or "application/octet-stream")
-
-    def routes(self) -> list[Route]:
-        """Return the routes."""
-        return [
+        self.routes = [
             Route("/", self.file),
             Route("/static/{name}", self.file),
-            Route("/api/text", self.add_text, methods=["POST"]),
-            Route("/api/jobs", self.add_job, methods=["POST"]),
-            Route("/api/jobs/{name}", self.job, methods=["GET", "DELETE"]),
-            Route("/api/shell", self.shell),
-            Route("/api/{endpoint}", self.answer),
+            Route("/api/text", _respond_with(self.add_text), methods=["POST"]),
+            Route("/api/jobs", _respond_with(self.add_job), methods=["POST"]),
+            Route("/api/jobs/{name}", _respond_with(self.job), methods=["GET", "DELETE"]),
+            Route("/api/{endpoint}", _respond_with(self.answer)),
         ]
 
     async def file(self, request: Request) -> Response:
-        """Send a file of the page."""
         name = request.path_params.get("name", "index.html")
         if name not in self.files:
-            return error_response("Not found.", 404)
+            return guard.error_response("Not found.", 404)
         content, media_type = self.files[name]
         return Response(content, media_type=media_type)
 
-    async def answer(self, request: Request) -> Response:
-        """Send an answer of a session."""
-        params, endpoint = dict(request.query_params), request.path_params["endpoint"]
-        return await respond(lambda: self.models.get(params.pop("model", "")).answer(endpoint, params))
+    def answer(self, request: Request, content: bytes) -> Any:
+        params = dict(request.query_params)
+        if request.path_params["endpoint"] == "shell":  # the page in one piece, for the browser to add answers
+            from relmo.explorer.page import shell
 
-    async def shell(self, request: Request) -> Response:
-        """Send the page in one piece, without answers, for the browser to add them."""
-        from relmo.explorer.page import shell
+            return {"html": shell()}
+        return self.models.get(params.pop("model", "")).answer(request.path_params["endpoint"], params)
 
-        return await respond(lambda: {"html": shell()})
+    def add_text(self, request: Request, content: bytes) -> Any:
+        from relmo.explorer.params import Body
 
-    async def add_text(self, request: Request) -> Response:
-        """Add a text of the user."""
-        content = await request.body()
+        body = Body(guard.parse_body(content))
+        language = None if body.get("language") is None else body.string("language")
+        return self.models.get(body.string("model")).add(body.string("text"), language)
 
-        def add() -> Any:
-            from relmo.explorer.params import get_string
+    def add_job(self, request: Request, content: bytes) -> Any:
+        from relmo.explorer.params import Body
+        from relmo.explorer.work import JOBS
 
-            body = parse_body(content)
-            language = None if body.get("language") is None else get_string(body, "language")
-            return self.models.get(get_string(body, "model")).add(get_string(body, "text"), language)
+        body = Body(guard.parse_body(content))
+        kind = body.string("what")
+        if kind not in JOBS:
+            raise SettingError(f"Unknown job {kind[:40]!r}; available are {', '.join(JOBS)}.")
+        worker = self.models.worker(body.string("model"))
+        return self.jobs.add(lambda progress: worker.run(kind, body, progress)).as_dict()
 
-        return await respond(add)
-
-    async def add_job(self, request: Request) -> Response:
-        """Start a long computation."""
-        content = await request.body()
-
-        def add() -> Any:
-            from relmo.explorer.params import get_string
-            from relmo.explorer.work import JOBS
-
-            body = parse_body(content)
-            kind = get_string(body, "what")
-            if kind not in JOBS:
-                raise SettingError(f"Unknown job {kind[:40]!r}; available are {', '.join(JOBS)}.")
-            worker = self.models.worker(get_string(body, "model"))
-            return self.jobs.add(lambda progress: worker.run(kind, body, progress)).as_dict()
-
-        return await respond(add)
-
-    async def job(self, request: Request) -> Response:
-        """Send the state of a job, or cancel it."""
-        name = request.path_params["name"]
+    def job(self, request: Request, content: bytes) -> Any:
         get_job = self.jobs.cancel if request.method == "DELETE" else self.jobs.get
-        return await respond(lambda: get_job(name).as_dict())
+        return get_job(request.path_params["name"]).as_dict()
+
+
+def _respond_with(handler: Callable[[Request, bytes], Any]) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint that runs a handler in a thread; users' errors are answered in one line."""
+
+    async def respond(request: Request) -> Response:
+        content = await request.body() if request.method == "POST" else b""
+        try:
+            return JSONResponse(await run_in_threadpool(handler, request, content))
+        except RelmoError as error:
+            return guard.error_response(str(error))
+        except Exception:
+            logging.getLogger("relmo.explorer").exception("A request failed.")
+            return guard.error_response(guard.INTERNAL_ERROR, 500)
+
+    return respond
 
 
 def make_app(
     models: Models,
     *,
     token: str | None = None,
-    hosts: Sequence[str] | None = LOOPBACK,
-    seconds: float = SECONDS,
-    max_bytes: int = MAX_BYTES,
+    hosts: Sequence[str] | None = guard.LOOPBACK,
+    seconds: float = guard.SECONDS,
+    max_bytes: int = guard.MAX_BYTES,
 ) -> ASGIApp:
     """Return the application; the options are those of `relmo.web.guard.Guard`."""
-    site = Site(models)
+    site = _Site(models)
 
     @asynccontextmanager
     async def lifespan(app: Starlette):  # type: ignore[no-untyped-def]
@@ -226,5 +301,5 @@ def make_app(
         for worker in list(models.workers.values()):
             worker.close()
 
-    app = Starlette(routes=site.routes(), lifespan=lifespan)
+    app = Starlette(routes=site.routes, lifespan=lifespan)
     return PageGuard(app, token=token, hosts=hosts, seconds=seconds, max_bytes=max_bytes, headers=HEADERS)

@@ -2,7 +2,6 @@
 
 import shutil
 import tempfile
-from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,17 +9,15 @@ import numpy as np
 
 from relmo.analysis.core.effects import wilson
 from relmo.analysis.core.features import Document
-from relmo.analysis.core.progress import split_progress
-from relmo.analysis.core.untrained import untrained
-from relmo.analysis.meaning.lookup import meaning
-from relmo.analysis.meaning.neighbours import normalize
-from relmo.analysis.meaning.occurrences import OccurrenceIndex, build_index
+from relmo.analysis.core.published import untrained
+from relmo.analysis.core.show import split_progress
+from relmo.analysis.meaning.occurrences import build_index, meaning, normalize
 from relmo.analysis.meaning.probe import linear_probe, most_frequent_labels
 from relmo.errors import SettingError
-from relmo.explorer.params import Body, get_int, get_string
+from relmo.explorer.params import Body
 from relmo.loading import load
 from relmo.models.bilm import BiLM
-from relmo.settings.arguments import Progress
+from relmo.settings.fields import Progress
 
 if TYPE_CHECKING:
     from relmo.explorer.work import Worker
@@ -34,36 +31,6 @@ MAX_TAGGED_WORDS = 8000  # for training and testing a probe
 BATCH_SENTENCES = 64
 
 
-class IndexCache:
-    """Occurrence indexes of texts, in a temporary folder; the most recently used are kept."""
-
-    def __init__(self) -> None:
-        self.scratch: tempfile.TemporaryDirectory[str] | None = None
-        self.indexes: OrderedDict[Any, OccurrenceIndex] = OrderedDict()
-        self.num_built = 0
-
-    def get(self, key: Any, model: BiLM, document: Document, progress: Progress) -> OccurrenceIndex:
-        """Return the index of a text; build it if it is not cached."""
-        if key not in self.indexes:
-            if self.scratch is None:
-                self.scratch = tempfile.TemporaryDirectory(prefix="relmo-explore-", ignore_cleanup_errors=True)
-            folder, total = Path(self.scratch.name) / str(self.num_built), max(len(document), 1)
-            self.num_built += 1
-            report = lambda count: progress(min(count / total, 1.0))  # noqa: E731
-            self.indexes[key] = build_index(folder, model, document.texts, progress=report)
-        self.indexes.move_to_end(key)
-        while len(self.indexes) > MAX_INDEXES:
-            shutil.rmtree(self.indexes.popitem(last=False)[1].folder, ignore_errors=True)
-        return self.indexes[key]
-
-    def close(self) -> None:
-        """Remove all indexes."""
-        self.indexes.clear()
-        if self.scratch is not None:
-            self.scratch.cleanup()
-            self.scratch = None
-
-
 def _check_bidirectional(worker: "Worker") -> BiLM:
     if not isinstance(worker.model, BiLM):
         raise SettingError("Words in context need a bidirectional model, such as small.")
@@ -72,26 +39,49 @@ def _check_bidirectional(worker: "Worker") -> BiLM:
 
 def mean(worker: "Worker", body: Body, progress: Progress) -> dict[str, Any]:
     """Return the nearest occurrences of a word by layer, its static neighbours, and a projection of its occurrences."""
-    model, text = _check_bidirectional(worker), get_string(body, "text")
-    words = get_string(body, "sentence")[:2000].split()  # as the page offers them
-    position = get_int(body, "position", 0, 0, max(len(words) - 1, 0))
+    model, text = _check_bidirectional(worker), body.string("text")
+    words = body.string("sentence")[:2000].split()  # as the page offers them
+    position = body.integer("position", 0, 0, max(len(words) - 1, 0))
     if not words:
         raise SettingError("The sentence is empty.")
     document = worker.document(text, MAX_INDEX_WORDS)
     building, searching = split_progress(progress, [0.85, 0.15])
-    index = worker.indexes.get(worker.session.texts.get_passage(text), model, document, building)
+    indexes, key = worker.indexes, worker.session.texts.get_passage(text)  # the most recently used are cached
+    if key not in indexes:
+        if worker.scratch is None:
+            worker.scratch = tempfile.TemporaryDirectory(prefix="relmo-explore-", ignore_cleanup_errors=True)
+        folder, total = Path(tempfile.mkdtemp(dir=worker.scratch.name)) / "index", max(len(document), 1)
+        report = lambda count: building(min(count / total, 1.0))  # noqa: E731
+        indexes[key] = build_index(folder, model, document.texts, progress=report)
+    indexes.move_to_end(key)
+    while len(indexes) > MAX_INDEXES:
+        shutil.rmtree(indexes.popitem(last=False)[1].folder, ignore_errors=True)
+    index = indexes[key]
     building(1.0)
     vectors = load("words", kinds="skipgram", device="cpu")
-    k, same_word = get_int(body, "k", 10, 1, 50), body.get("same_word") is True
+    k, same_word = body.integer("k", 10, 1, 50), body.get("same_word") is True
     neighbours = meaning(model, index, words, position, k=k, same_word=same_word, vectors=vectors)
     searching(0.66)
+    occurrences, tags = index.places_of(words[position]), get_tags(document)
+    plane: dict[str, Any] = {"word": words[position], "count": len(occurrences), "points": [], "layers": []}
+    if len(occurrences) > MAX_POINTS:
+        occurrences = np.sort(np.random.default_rng(0).choice(occurrences, MAX_POINTS, replace=False))
+    for occurrence in occurrences.tolist():
+        sentence, i = index.sentence(occurrence)
+        before, after = sentence[max(0, i - NUM_NEIGHBOURS) : i], sentence[i + 1 : i + 1 + NUM_NEIGHBOURS]
+        point = {"before": " ".join(before), "word": sentence[i], "after": " ".join(after)}
+        plane["points"].append(point | ({"tag": tags[occurrence]} if tags else {}))
+    if len(occurrences):
+        query = model.embed([words])[0][:, position]  # (layers, D)
+        for layer in range(index.layers):
+            plane["layers"].append(project(index.vectors(layer, occurrences), normalize(query[layer][None])))
     return {
         "words": words,
         "position": position,
         "layers": neighbours.as_dict()["layers"],
         "static": [[word, round(float(cosine), 3)] for word, cosine in neighbours.static or []],
         "symbols": len(document),
-        "plane": _project_occurrences(model, index, words, position, get_tags(document)),
+        "plane": plane,
     }
 
 
@@ -104,32 +94,8 @@ def get_tags(document: Document) -> list[str] | None:
     return [tags[index] for index in indices.tolist()]  # a word with a space in it is read as several
 
 
-def _project_occurrences(
-    model: BiLM, index: OccurrenceIndex, words: list[str], position: int, tags: list[str] | None
-) -> dict[str, Any]:
-    """Project the occurrences of a word, and the queried one, in each layer."""
-    occurrences = index.places_of(words[position])
-    count = len(occurrences)
-    if count > MAX_POINTS:
-        occurrences = np.sort(np.random.default_rng(0).choice(occurrences, MAX_POINTS, replace=False))
-    points = []
-    for occurrence in occurrences.tolist():
-        sentence, i = index.sentence(occurrence)
-        before, after = sentence[max(0, i - NUM_NEIGHBOURS) : i], sentence[i + 1 : i + 1 + NUM_NEIGHBOURS]
-        point = {"before": " ".join(before), "word": sentence[i], "after": " ".join(after)}
-        points.append(point | ({"tag": tags[occurrence]} if tags else {}))
-    query = model.embed([words])[0][:, position]  # (layers, D)
-    layers = []
-    if count:
-        layers = [project(index.vectors(k, occurrences), normalize(query[k][None])) for k in range(index.layers)]
-    return {"word": words[position], "count": count, "points": points, "layers": layers}
-
-
 def project(vectors: np.ndarray, query: np.ndarray) -> dict[str, Any]:
-    """Project unit vectors, the query (1, D) before the others (n, D), on their first two principal components.
-
-    Returns the coordinates, the share of the variance of each component (None if all vectors are equal), and cosines.
-    """
+    """Project unit vectors, the query (1, D) before the others (n, D), on two principal components; add cosines."""
     rows = normalize(np.concatenate([query, vectors]).astype(np.float64))  # eight bits leave a length of nearly 1
     centred = rows - rows.mean(axis=0)
     total = float(np.square(centred).sum())
@@ -146,11 +112,8 @@ def project(vectors: np.ndarray, query: np.ndarray) -> dict[str, Any]:
 
 
 def tag_layers(worker: "Worker", body: Body, progress: Progress) -> dict[str, Any]:
-    """Return the held-out accuracy of a linear probe for universal tags by layer.
-
-    Baselines are the untrained network and each word's most frequent tag.
-    """
-    model, document = _check_bidirectional(worker), worker.document(get_string(body, "text"), MAX_TAGGED_WORDS)
+    """Return the accuracy of a linear probe for tags by layer, of the untrained network and of most frequent tags."""
+    model, document = _check_bidirectional(worker), worker.document(body.string("text"), MAX_TAGGED_WORDS)
     tags = get_tags(document)
     if tags is None:
         raise SettingError("This text has no tags; open a .conllu file: relmo explore small dev.conllu.")
@@ -163,7 +126,11 @@ def tag_layers(worker: "Worker", body: Body, progress: Progress) -> dict[str, An
     reports = iter(split_progress(progress, [1.0] * len(models) * (num_layers + 1)))
     rows = []
     for name, bilm in models.items():
-        vectors = _embed(bilm, document.texts, next(reports))
+        arrays, report, sentences = [], next(reports), document.texts
+        for begin in range(0, len(sentences), BATCH_SENTENCES):
+            arrays += bilm.embed(sentences[begin : begin + BATCH_SENTENCES])
+            report(min(1.0, (begin + BATCH_SENTENCES) / len(sentences)))
+        vectors = np.concatenate(arrays, axis=1)  # (layers, N, D)
         for layer in range(num_layers):
             train_vectors, train_labels = vectors[layer][~test], labels[~test].tolist()
             probe = linear_probe(train_vectors, train_labels, held_out=held_out[~test], device=model.device)
@@ -173,15 +140,6 @@ def tag_layers(worker: "Worker", body: Body, progress: Progress) -> dict[str, An
     frequent = most_frequent_labels(symbols[~test].tolist(), labels[~test].tolist(), symbols[test].tolist())
     baseline = _accuracy(np.array(frequent) == labels[test])
     return {"rows": rows, "most_frequent": baseline, "words": int((~test).sum()), "asked": int(test.sum())}
-
-
-def _embed(model: BiLM, sentences: list[list[str]], progress: Progress) -> np.ndarray:
-    """Embed all words, in batches; (layers, N, D)."""
-    arrays = []
-    for begin in range(0, len(sentences), BATCH_SENTENCES):
-        arrays += model.embed(sentences[begin : begin + BATCH_SENTENCES])
-        progress(min(1.0, (begin + BATCH_SENTENCES) / len(sentences)))
-    return np.concatenate(arrays, axis=1)
 
 
 def _accuracy(is_correct: np.ndarray) -> dict[str, float]:

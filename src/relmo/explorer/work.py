@@ -1,55 +1,45 @@
-"""Long computations: search for cells, ablation, gradients, truncation.
+"""Long computations: search for cells, ablation, gradients, truncation, counting, and minimal pairs.
 
 Each runs on a copy of the model, so that interventions are not visible to the session's readers.
 """
 
 import copy
-from collections.abc import Callable, Mapping
+import tempfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 
+from relmo.analysis.core import causal
 from relmo.analysis.core.ablate import intervene
-from relmo.analysis.core.causal import (
-    Unit,
-    ablate_units,
-    classify_symbols,
-    compute_hold_values,
-    list_units,
-    make_sentence_loss,
-    summarise,
-)
 from relmo.analysis.core.features import Document, Mark, column_tracks, mark_tracks, tracks
-from relmo.analysis.core.progress import split_progress
-from relmo.analysis.core.reading import LMReading
-from relmo.analysis.core.show import to_plain
+from relmo.analysis.core.reading import Reading
+from relmo.analysis.core.show import split_progress, to_plain
 from relmo.analysis.core.trace import trace
-from relmo.analysis.memory.fresh import Fresh, fresh_flows
-from relmo.analysis.memory.gradients import gradient_flow
+from relmo.analysis.meaning.occurrences import OccurrenceIndex
+from relmo.analysis.memory import counting as counting_analysis
+from relmo.analysis.memory.counting_training import CountingOptions
+from relmo.analysis.memory.gradients import Fresh, fresh_flows, gradient_flow
 from relmo.analysis.memory.truncation import truncation
+from relmo.analysis.syntax.agreement import agreement, group_by_condition, sample_pairs, sweep
+from relmo.analysis.syntax.gate_traces import gate_traces
 from relmo.analysis.units.cell_report import CellReport
 from relmo.analysis.units.cells import find_cells
 from relmo.disk.files import replace_nonfinite
 from relmo.errors import SettingError
-from relmo.explorer import comparison, experiments, words
-from relmo.explorer.features import cut_window, find_busiest
+from relmo.explorer import comparison, words
 from relmo.explorer.matching import find_matches
-from relmo.explorer.params import (
-    Body,
-    colour_scale,
-    format_unit,
-    get_choice,
-    get_float,
-    get_int,
-    get_list,
-    get_string,
-    parse_unit,
-)
+from relmo.explorer.params import Body, colour_scale, format_unit, parse_unit
 from relmo.explorer.reader import PagedReader
-from relmo.explorer.session import Session
+from relmo.explorer.session import Session, cut_window, find_busiest
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
-from relmo.settings.arguments import Progress
+from relmo.settings.fields import Progress
+from relmo.settings.kinds import CELLS
+from relmo.text.minimal_pairs import MinimalPair
 
 NUM_UNITS = 40  # best units of a feature that are sent
 PREVIEW_SYMBOLS = 200
@@ -58,6 +48,13 @@ ABLATION_SYMBOLS = 6000  # over which units are set to zero, one by one
 ABLATION_COST = 3e11  # weights x symbols x units of such a test: half a minute to some minutes of one core
 UNTRAINED_CHARACTERS = 60_000  # that untrained networks read
 TRUNCATION_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+MAX_CONDITIONS = 6  # whose gates are drawn
+NUM_SWEPT_UNITS = 24  # units of a sweep that are sent
+NOUNS = (("boy", "boys"), ("woman", "women"), ("farmer", "farmers"), ("lawyer", "lawyers"), ("girl", "girls"))
+VERBS = (("knows", "know"), ("likes", "like"), ("sees", "see"), ("wants", "want"))
+PLACES = (("near the car", "near the cars"), ("behind the table", "behind the tables"))
+KEYS, CABINETS = ("key", "keys"), ("to the cabinet", "to the cabinets")
+FORMS = (("is", "are"), ("was", "were"))
 
 
 class Worker:
@@ -65,9 +62,10 @@ class Worker:
 
     def __init__(self, session: Session, open_session: Callable[[str], Session] | None = None):
         self.session, self.open_session = session, open_session
-        self.indexes = words.IndexCache()
+        self.indexes: OrderedDict[Any, OccurrenceIndex] = OrderedDict()  # of texts, in a temporary folder
+        self.scratch: tempfile.TemporaryDirectory[str] | None = None
+        self.training: dict[str, tuple[np.ndarray, str]] = {}  # ids and title of the last training text, by name
         self._model: LanguageModel | BiLM | None = None
-        self._training: dict[str, tuple[np.ndarray, str]] = {}
 
     @property
     def model(self) -> LanguageModel | BiLM:
@@ -87,45 +85,51 @@ class Worker:
         with session.lock:
             return copy.deepcopy(session.model)
 
-    def close(self) -> None:
-        """Remove temporary files."""
-        self.indexes.close()
-
-    def training_ids(self, name: str, progress: Progress) -> tuple[np.ndarray, str]:
-        """Return the ids of a training text, and its title; the last one is cached."""
-        if name not in self._training:
-            self._training = {name: comparison.load_training_ids(self, name, progress)}
-        return self._training[name]
-
     def document(self, text: str, max_symbols: int) -> Document:
         """Return the beginning of a text."""
         with self.session.lock:
             return self.session.reader(text).document.head(max_symbols)
 
-    def run(self, kind: str, body: Body, progress: Progress) -> dict[str, Any]:
+    def run(self, kind: str, body: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
         """Run a job of this kind."""
-        return replace_nonfinite(JOBS[kind](self, body, progress))
+        return replace_nonfinite(JOBS[kind](self, Body(body), progress))
+
+    def close(self) -> None:
+        """Remove temporary files."""
+        self.indexes.clear()
+        if self.scratch is not None:
+            self.scratch.cleanup()
+            self.scratch = None
 
 
 def find(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
     """Score every unit against features of the text: built-in ones, patterns, marked spans and CoNLL-U columns."""
-    text = get_string(body, "text")
-    document = worker.document(text, get_int(body, "symbols", 30_000, 100, 400_000))
-    features: dict[str, np.ndarray] = tracks(document, [str(name) for name in get_list(body, "features")])
-    for entry in get_list(body, "patterns", dict):
-        pattern = get_string(entry, "pattern")[:1000]
-        name = get_string(entry, "name")[:80] or pattern[:80]
+    text = body.string("text")
+    document = worker.document(text, body.integer("symbols", 30_000, 100, 400_000))
+    features: dict[str, np.ndarray] = tracks(document, [str(name) for name in body.elements("features")])
+    for entry in map(Body, body.elements("patterns", dict)):
+        pattern = entry.string("pattern")[:1000]
+        name = entry.string("name")[:80] or pattern[:80]
         features |= mark_tracks(document, [Mark(a, b, name) for a, b in find_matches(pattern, document.text)])
         if name not in features:
             raise SettingError(f"The regular expression {pattern[:80]!r} matches nothing in this text.")
-    for column in get_list(body, "columns"):
+    for column in body.elements("columns"):
         features |= column_tracks(document, str(column))
-    features |= mark_tracks(document, _get_marks(document, body))
+    marks = []
+    for row in body.elements("marks", list):
+        match row:
+            case [int(start), int(end), str(name)]:
+                end = min(end, len(document))
+                if 0 <= start < end:
+                    marks.append(Mark(int(document.spans[start, 0]), int(document.spans[end - 1, 1]), name[:80]))
+            case _:
+                raise SettingError("A mark must be a list of its first symbol, its end and a name.")
+    features |= mark_tracks(document, marks)
     constant = [name for name, track in features.items() if np.ptp(track) == 0]
     features = {name: track for name, track in features.items() if name not in constant}
     if not features:
         raise SettingError("None of the features changes in this text; choose other features or another text.")
-    mode = None if body.get("ablate") is None else get_choice(body, "ablate", "zero", "mean", "hold")
+    mode = None if body.get("ablate") is None else body.string("ablate", "zero", "mean", "hold")
     size, num_units = ABLATION_SYMBOLS, None
     if isinstance(worker.model, LanguageModel):  # fewer symbols and units where the model is large
         budget = ABLATION_COST / worker.model.parameter_count()
@@ -139,30 +143,29 @@ def find(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
         return _describe_report(worker.session.reader(text), document, features, report) | {"skipped": constant}
 
 
-def _get_marks(document: Document, body: Body) -> list[Mark]:
-    """Return the marks of a request, [first symbol, end, name], in character offsets."""
-    marks, length = [], len(document)
-    for row in get_list(body, "marks", list):
-        match row:
-            case [int(start), int(end), str(name)]:
-                if 0 <= start < min(end, length):
-                    begin, stop = document.spans[start, 0], document.spans[min(end, length) - 1, 1]
-                    marks.append(Mark(int(begin), int(stop), name[:80]))
-            case _:
-                raise SettingError("A mark must be a list of its first symbol, its end and a name.")
-    return marks
-
-
 def _describe_report(
     reader: PagedReader, document: Document, features: Mapping[str, np.ndarray], report: CellReport
 ) -> dict[str, Any]:
+    """Return the best units' scores; of each feature's best unit a preview, and `broken`, its losses if ablated."""
     units = list(dict.fromkeys(unit for name in report.features for unit, _ in report.top(name, NUM_UNITS)))
     rows = [report.units.index(unit) for unit in units]
-    cards = []
+    cards, size = [], min(PREVIEW_SYMBOLS, len(document))
     for best in report.best_units:
+        track, values, broken = features[best.feature], reader.text_values(best.unit), []
+        if (ablated := report.ablated(best.unit)) is not None:
+            ablation, unit = ablated
+            for name, base in zip(ablation.classes, ablation.base, strict=True):
+                delta, rank = round(ablation.delta(unit, name), 4), ablation.rank(unit, name)
+                bits, count = round(float(base), 3), len(ablation.units)
+                broken.append({"class": name, "bits": bits, "delta": delta, "rank": rank, "of": count})
+        begin, mean = find_busiest(track, size), float(values.mean(dtype=np.float64))
+        spans = document.spans[begin : begin + size]
+        gaps = [document.text[a:b] for a, b in zip([int(spans[0, 0]), *spans[:-1, 1]], spans[:, 0], strict=True)]
+        preview = cut_window(document, values, track, begin, size)
+        preview |= {"mean": round(mean, 4), "scale": colour_scale(values - mean)}
+        preview |= {"gaps": gaps} if any(gaps) else {}
         card = best.as_dict() | {"causal": report.causal(best), "unit": format_unit(best.unit)}
-        card |= {"broken": _describe_ablation(report, best.unit)}
-        cards.append(card | {"preview": _make_preview(reader, document, features[best.feature], best.unit)})
+        cards.append(card | {"broken": broken, "preview": preview})
     scores = {name: to_plain(np.round(array[rows].astype(float), 3)) for name, array in vars(report.scores).items()}
     return {
         "symbols": report.symbols,
@@ -175,56 +178,45 @@ def _describe_report(
     }
 
 
-def _describe_ablation(report: CellReport, unit: Unit) -> list[dict[str, Any]]:
-    """Return the increase of the loss without a unit by kind of symbol, and its rank among all units."""
-    if (ablated := report.ablated(unit)) is None:
-        return []
-    ablation, unit = ablated
-    return [
-        {
-            "class": name,
-            "bits": round(float(base), 3),
-            "delta": round(ablation.delta(unit, name), 4),
-            "rank": ablation.rank(unit, name),
-            "of": len(ablation.units),
-        }
-        for name, base in zip(ablation.classes, ablation.base, strict=True)
-    ]
-
-
-def _make_preview(reader: PagedReader, document: Document, track: np.ndarray, unit: Unit) -> dict[str, Any]:
-    """Return the window of the text in which a feature changes most, with the unit's values and the truth."""
-    size = min(PREVIEW_SYMBOLS, len(document))
-    begin = find_busiest(track, size)
-    values = reader.text_values(unit)
-    mean = float(values.mean(dtype=np.float64))
-    spans = document.spans[begin : begin + size]
-    gaps = [document.text[a:b] for a, b in zip([int(spans[0, 0]), *spans[:-1, 1]], spans[:, 0], strict=True)]
-    answer = cut_window(document, values, track, begin, size)
-    answer |= {"mean": round(mean, 4), "scale": colour_scale(values - mean)}
-    return answer | ({"gaps": gaps} if any(gaps) else {})
-
-
 def change(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
     """Set one unit to zero or its mean, hold it or scale it: return the loss by kind of symbol, and two samples."""
-    model, unit, text = worker.model, parse_unit(get_string(body, "unit")), get_string(body, "text")
-    mode, value = get_choice(body, "how", "zero", "mean", "hold", "scale"), None
+    model, unit, text = worker.model, parse_unit(body.string("unit")), body.string("text")
+    mode, value = body.string("how", "zero", "mean", "hold", "scale"), None
     size = 6000 if isinstance(model, LanguageModel) else 500
-    document = worker.document(text, get_int(body, "symbols", size, 50, 20_000))
+    document = worker.document(text, body.integer("symbols", size, 50, 20_000))
     if mode != "zero":
         with worker.session.lock:
             values = worker.session.reader(text).text_values(unit)
         default = {"mean": values.mean(), "hold": np.quantile(values, 0.95), "scale": 2.0}[mode]
-        value = get_float(body, "value", float(default))
-    compute_losses = make_loss(model, document, backward=unit.direction == "backward")
+        value = body.real("value", float(default))
+    samples: list[str] = []
+
+    def sample(begin: float, size: float) -> None:
+        """Continue the prompt, if the model can write."""
+        if isinstance(model, BiLM):
+            return
+        limit, seed = body.integer("length", 300, 1, MAX_SAMPLE_SYMBOLS), body.integer("seed", 0, 0, 1 << 31)
+        prompt, temperature = body.string("prompt")[:2000], body.real("temperature", 0.7)
+        samples.append("")
+        for index, texts in enumerate(model.stream(prompt, limit=limit, seed=seed, temperature=temperature)):
+            progress(begin + size * (index / limit))
+            samples[-1] = texts[0].text
+
+    compute_losses: Callable[[], np.ndarray]  # of every symbol in nats, (T,)
+    if isinstance(model, BiLM):
+        backwards = unit.direction == "backward"
+        compute_losses = partial(causal.compute_sentence_losses, model, document.texts, backwards=backwards)
+    else:
+        reading = Reading(model, document.texts)
+        compute_losses = lambda: reading.full_context_nll(np.arange(len(document))).astype(np.float64)  # noqa: E731
     base = compute_losses()
     progress(0.2)
-    samples = [_sample(model, body, lambda share: progress(0.2 + 0.2 * share))]
+    sample(0.2, 0.2)
     with intervene(model, unit.layer, unit.number, mode, value, state=unit.state, direction=unit.direction):
         changed = compute_losses()
         progress(0.6)
-        samples.append(_sample(model, body, lambda share: progress(0.6 + 0.4 * share)))
-    ablation = summarise(mode, [unit], classify_symbols(document.symbols), base, changed[None])
+        sample(0.6, 0.4)
+    ablation = causal.summarise(mode, [unit], causal.classify_symbols(document.symbols), base, changed[None])
     rows = zip(ablation.classes, ablation.counts, ablation.base, ablation.deltas[0], strict=True)
     return {
         "unit": format_unit(unit),
@@ -235,45 +227,24 @@ def change(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
             {"name": name, "count": count, "bits": round(float(bits), 4), "delta": round(float(delta), 4)}
             for name, count, bits, delta in rows
         ],
-        "samples": samples if isinstance(model, LanguageModel) else [],
-        "prompt": get_string(body, "prompt")[:2000],
+        "samples": samples,
+        "prompt": body.string("prompt")[:2000],
     }
-
-
-def make_loss(model: LanguageModel | BiLM, document: Document, *, backward: bool) -> Callable[[], np.ndarray]:
-    """Return a function that computes the loss of every symbol in nats; (T,)."""
-    if isinstance(model, BiLM):
-        return make_sentence_loss(model, document.texts, backwards=backward)
-    reading = LMReading(model, document.texts)
-    return lambda: reading.full_context_nll(np.arange(len(document))).astype(np.float64)
-
-
-def _sample(model: LanguageModel | BiLM, body: Body, progress: Progress) -> str:
-    """Continue the prompt; empty for a bidirectional model."""
-    if isinstance(model, BiLM):
-        return ""
-    limit, seed = get_int(body, "length", 300, 1, MAX_SAMPLE_SYMBOLS), get_int(body, "seed", 0, 0, 1 << 31)
-    text, temperature = "", get_float(body, "temperature", 0.7)
-    stream = model.stream(get_string(body, "prompt")[:2000], limit=limit, seed=seed, temperature=temperature)
-    for index, texts in enumerate(stream):
-        progress(index / limit)
-        text = texts[0].text
-    return text
 
 
 def rank(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
     """Set every unit of a layer to zero, one by one, and return the rank of one of them by the increase of the loss."""
-    model, unit = worker.model, parse_unit(get_string(body, "unit"))._replace(state="h")
+    model, unit = worker.model, parse_unit(body.string("unit"))._replace(state="h")
     size = 200
     if isinstance(model, LanguageModel):
         size = int(min(ABLATION_SYMBOLS, max(400, ABLATION_COST / model.parameter_count() / 512)))
-    document = worker.document(get_string(body, "text"), get_int(body, "symbols", size, 50, 20_000))
+    document = worker.document(body.string("text"), body.integer("symbols", size, 50, 20_000))
     short = trace(model, document.head(50).texts, keep=("h",))
-    units = [u for u in list_units(short, ("h",)) if (u.layer, u.direction) == (unit.layer, unit.direction)]
+    units = [u for u in causal.list_units(short, ("h",)) if (u.layer, u.direction) == (unit.layer, unit.direction)]
     if unit not in units:
         raise SettingError(f"Unknown unit {unit}; h of layer {unit.layer} does not have it.")
-    held = compute_hold_values(short, units, "zero")
-    ablation = ablate_units(model, document, {}, units, values=held, progress=progress)
+    held = causal.compute_hold_values(short, units, "zero")
+    ablation = causal.ablate_units(model, document, {}, units, values=held, progress=progress)
     return {
         "unit": format_unit(unit),
         "of": len(units),
@@ -294,19 +265,19 @@ def rank(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
 
 def memory(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
     """Return the gradient of the loss by lag, for the model and its companions or for untrained networks."""
-    text = get_string(body, "text")
+    text = body.string("text")
     document = worker.document(text, 50_000)
     options: dict[str, Any] = {
-        "lags": min(get_int(body, "lags", 100, 5, 400), max(1, len(document) // 2)),
+        "lags": min(body.integer("lags", 100, 5, 400), max(1, len(document) // 2)),
         "warm_up": min(100, len(document) // 4),
-        "positions": get_int(body, "positions", 32, 2, 256),
-        "jacobian_positions": get_int(body, "jacobians", 0, 0, 32),
+        "positions": body.integer("positions", 32, 2, 256),
+        "jacobian_positions": body.integer("jacobians", 0, 0, 32),
     }
     networks = []
-    for entry in get_list(body, "networks", dict):
-        radius = None if entry.get("spectral_radius") is None else get_float(entry, "spectral_radius", 1.0)
-        cell, hidden = get_string(entry, "cell") or "lstm", get_int(entry, "hidden", 64, 1, 256)
-        bias = get_float(entry, "forget_bias", 0.0)
+    for entry in map(Body, body.elements("networks", dict)):
+        radius = None if entry.get("spectral_radius") is None else entry.real("spectral_radius", 1.0)
+        cell, hidden = entry.string("cell") or "lstm", entry.integer("hidden", 64, 1, 256)
+        bias = entry.real("forget_bias", 0.0)
         networks.append(Fresh(cell=cell, hidden=hidden, forget_bias=bias, spectral_radius=radius))
     if networks:
         with worker.session.lock:
@@ -327,11 +298,94 @@ def memory(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
 
 def past(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
     """Return the loss when only the last k symbols are given."""
-    document, max_length = worker.document(get_string(body, "text"), 100_000), get_int(body, "longest", 128, 2, 1024)
+    document, max_length = worker.document(body.string("text"), 100_000), body.integer("longest", 128, 2, 1024)
     lengths = [length for length in TRUNCATION_LENGTHS if length <= max_length]
-    options: dict[str, Any] = {"lengths": lengths, "positions": get_int(body, "positions", 400, 10, 5000)}
+    options: dict[str, Any] = {"lengths": lengths, "positions": body.integer("positions", 400, 10, 5000)}
     name = worker.session.name
     return truncation(worker.model, document.texts, name=name, progress=progress, **options).as_dict()
+
+
+def count(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
+    """Train small networks to count, and test them on longer words."""
+    cells = body.elements("cells") or sorted(CELLS)
+    options = CountingOptions(
+        limit=body.integer("limit", 30, 5, 100),
+        steps=body.integer("steps", 1500, 50, 10_000),
+        seeds=body.integer("seeds", 1, 1, 5),
+        hidden=body.integer("hidden", 10, 1, 64),
+    )
+    language, networks = body.string("language") or "anbn", []
+    for cell, report in zip(cells, split_progress(progress, [1.0] * len(cells)), strict=True):
+        counting_analysis.check(cell, options)
+        networks.append(counting_analysis.counting(language, cell, options, progress=report).as_dict())
+    return {"networks": networks, "limit": options.limit, "tested": options.largest}
+
+
+def agree(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
+    """Return the accuracy on minimal pairs by condition; with `sweep`, its drop without each unit."""
+    pairs, title = _get_pairs(worker, body)
+    should_sweep = body.get("sweep") is True
+    reading, sweeping = split_progress(progress, [0.2, 0.8 if should_sweep else 0.0])
+    answer: dict[str, Any] = {"title": title, **agreement(worker.model, pairs, progress=reading).as_dict()}
+    if should_sweep:
+        per_condition = body.integer("per_condition", 20, 2, 500)
+        report = sweep(worker.model, pairs, per_condition=per_condition, progress=sweeping)
+        worst = np.argsort(-report.drops.max(axis=1), kind="stable")[:NUM_SWEPT_UNITS]
+        answer["sweep"] = {
+            "conditions": report.as_dict()["conditions"],
+            "of": len(report.units),
+            "units": [format_unit(report.units[u]) for u in worst],
+            "drops": np.round(report.drops[worst], 1).tolist(),
+        }
+    return answer
+
+
+def gates(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
+    """Return the mean course of a unit's states and gates over the words before the compared forms, by condition."""
+    pairs, title = _get_pairs(worker, body)
+    unit, conditions = parse_unit(body.string("unit")), body.elements("conditions")
+    if unit.direction == "backward":
+        raise SettingError("Pairs are read forwards; choose a forward unit.")
+    pairs_by_condition = {name: [pairs[i] for i in indices] for name, indices in group_by_condition(pairs).items()}
+    if unknown := [name for name in conditions if name not in pairs_by_condition]:
+        raise SettingError(f"Unknown condition {unknown[0][:80]!r}.")
+    names = (conditions or list(pairs_by_condition))[:MAX_CONDITIONS]
+    rows: list[dict[str, Any]] = []
+    for index, name in enumerate(names):
+        rows += gate_traces(worker.model, pairs_by_condition[name], unit, per_condition=100).as_dict()["conditions"]
+        progress((index + 1) / len(names))
+    return {"unit": format_unit(unit), "title": title, "conditions": rows, "all": list(pairs_by_condition)}
+
+
+def _get_pairs(worker: Worker, body: Body) -> tuple[list[MinimalPair], str]:
+    """Return the requested pairs and their title: the user's, a sample of a data set, or else `subject_verb_pairs`."""
+    user_pairs = []
+    for row in body.elements("pairs", list, max_length=2000):
+        match row:
+            case [str(condition), str(good), str(bad)] if good.strip() and bad.strip():
+                user_pairs.append(MinimalPair(condition[:80] or "mine", good[:2000], bad[:2000]))
+            case _:
+                raise SettingError("A pair must be a list of a condition, a correct text and an incorrect text.")
+    if user_pairs:
+        return user_pairs, "your pairs"
+    if not (name := body.string("pack")):
+        return list(subject_verb_pairs()), "subjects and verbs"
+    packs = worker.session.extras.packs
+    if name not in packs:
+        raise SettingError(f"Unknown pairs {name[:80]!r}; start with relmo explore MODEL --data DIR.")
+    max_pairs = body.integer("most", 100, 2, 100_000)
+    return sample_pairs(packs[name].pairs(), max_pairs, 0), packs[name].title
+
+
+def subject_verb_pairs() -> Iterator[MinimalPair]:
+    """Yield pairs with singular (S) and plural (P) subjects, alone and with an attractor, after Lakretz et al. 2019."""
+    for number, noun, verb in product((0, 1), NOUNS, VERBS):
+        prefix = f"The {noun[number]}"
+        yield MinimalPair(f"simple {'SP'[number]}", f"{prefix} {verb[number]}", f"{prefix} {verb[1 - number]}")
+    phrases = [*product(NOUNS, VERBS, PLACES), *product((KEYS,), FORMS, (CABINETS,))]
+    for number, attractor, (noun, verb, place) in product((0, 1), (0, 1), phrases):
+        prefix, condition = f"The {noun[number]} {place[attractor]}", f"nounpp {'SP'[number]}{'SP'[attractor]}"
+        yield MinimalPair(condition, f"{prefix} {verb[number]}", f"{prefix} {verb[1 - number]}")
 
 
 JOBS: dict[str, Callable[[Worker, Body, Progress], dict[str, Any]]] = {
@@ -340,9 +394,9 @@ JOBS: dict[str, Callable[[Worker, Body, Progress], dict[str, Any]]] = {
     "rank": rank,
     "memory": memory,
     "past": past,
-    "count": experiments.count,
-    "agree": experiments.agree,
-    "gates": experiments.gates,
+    "count": count,
+    "agree": agree,
+    "gates": gates,
     "compare": comparison.compare,
     "emerge": comparison.emerge,
     "mean": words.mean,

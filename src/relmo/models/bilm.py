@@ -1,8 +1,4 @@
-"""Bidirectional language models: a network with its vocabulary and its text settings.
-
-elmo = relmo.load("models/mine")
-vectors = elmo.embed(["The bank of the river .", "A bank lends money ."])
-"""
+"""Bidirectional language models: a network with its vocabulary and its text settings."""
 
 import tempfile
 import warnings
@@ -13,26 +9,34 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.functional import embedding
+from torch.nn.utils.rnn import pad_sequence
 
-from relmo.embedding.engine import CutWords, Embedder, pool, windows
+from relmo.embedding.engine import Embedder, pool, windows
 from relmo.errors import ModelError, SettingError, quote
 from relmo.models.evaluate import BiScore, bilm_nll, full_precision
 from relmo.models.saved import CardText, SavedFolder, SavedModel, describe_layers
-from relmo.models.surprisal import SentencePredictor, Texts, WordSurprisal, parse_texts, surprisal_rows
-from relmo.models.word_tables import SurprisalTable
-from relmo.networks.bilm import BiLMNetwork, DictionaryEncoder, DictionarySizes
-from relmo.nn.locks import fork_safe_lock
+from relmo.models.surprisal import (
+    ReadLine,
+    SurprisalTable,
+    Texts,
+    WordSurprisal,
+    read_line,
+    score_windows,
+    surprisal_rows,
+)
+from relmo.networks.bilm import BiLMNetwork, DictionaryEncoder
+from relmo.nn import fork_safe_lock
+from relmo.nn.cells import State
 from relmo.nn.quantize import PRECISIONS, Precision
-from relmo.settings.arguments import check_sentences, check_text
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
-from relmo.settings.fields import parse_filters
+from relmo.settings.fields import check_sentences, check_text, parse_filters
 from relmo.settings.options import Carry, EmbedOptions, Layers, SurprisalOptions
 from relmo.store.folder import pick_device
 from relmo.store.many_langs import dictionary_sizes
-from relmo.text.characters import BOS, EOS, Spellings
-from relmo.text.dictionaries import Dictionaries, Dictionary
-from relmo.text.encode import TOKENIZERS
-from relmo.text.sentences import encode_sentence_file
+from relmo.text.characters import BOS, EOS, Dictionaries, Dictionary, Spellings
+from relmo.text.encode import TOKENIZERS, encode_sentence_file
 from relmo.text.sources import SourceText
 from relmo.text.vocabulary import SentenceVocabulary, Vocabulary
 from relmo.training.batch import BiText
@@ -100,7 +104,17 @@ class BiLM(SavedModel):
         vocabulary = None if size is None else saved.vocabulary(SentenceVocabulary, what="words")
         if vocabulary is None and settings.model.input == "word":
             raise saved.config_error("a model with word input needs a vocab_size")
-        dictionaries, sizes = _restore_dictionaries(saved) if settings.model.input == "dictionary" else (None, None)
+        dictionaries, sizes = None, None
+        if settings.model.input == "dictionary":
+            dim = saved.config.get("word_dim")
+            if type(dim) is not int or not 0 <= dim <= MAX_WORD_DIM:
+                raise saved.config_error(f"word_dim is {quote(dim)}")
+            characters = saved.vocabulary(Dictionary, CHARACTERS, key="characters", what="characters")
+            words = saved.vocabulary(Dictionary, WORDS, key="words", what="words") if dim else None
+            dictionaries = Dictionaries(characters, words)
+            if dictionaries.missing():
+                raise ModelError(f"{saved.path}: {CHARACTERS} has no {', '.join(dictionaries.missing())}")
+            sizes = dictionary_sizes(dictionaries, dim)
         network = saved.network(lambda: BiLMNetwork(settings.model, vocab_size=size, dictionaries=sizes))
         return cls(network, settings, vocabulary, pick_device(device), dictionaries=dictionaries)
 
@@ -213,7 +227,14 @@ class BiLM(SavedModel):
         sentences = check_sentences(sentences, "embed")
         cut = self.embedder.cut_words()
         tokens = (self.tokens(sentence) if isinstance(sentence, str) else sentence for sentence in sentences)
-        return _warn_truncated(self.embedder.stream(tokens, options, cut, precision or self.precision), cut)
+        vectors = self.embedder.stream(tokens, options, cut, precision or self.precision)
+
+        def warn_truncated() -> Iterator[np.ndarray]:
+            yield from vectors
+            if cut.count:
+                warnings.warn(cut.message(), stacklevel=3)
+
+        return warn_truncated()
 
     def reset_states(self) -> None:
         """Reset the carried states: the next `embed(state="carry")` starts from zero."""
@@ -246,12 +267,12 @@ class BiLM(SavedModel):
         `lanes` affects the speed only. `watch` is called with the words scored since the last call and the total."""
         vocabulary = self.get_output_vocabulary()
         with tempfile.TemporaryDirectory() as scratch:
-            encoded = encode_sentence_file(str(file), self.settings.text, vocabulary, Path(scratch))
-            words, steps = encoded.sentences.words, encoded.sentences.predictions
-            text = bilm_text(words, encoded.lexicon, vocabulary, self.settings.model, self.device)
+            lexicon, sentences = encode_sentence_file(str(file), self.settings.text, vocabulary, Path(scratch))
+            steps = sentences.predictions
+            text = bilm_text(sentences.words, lexicon, vocabulary, self.settings.model, self.device)
             progress = None if watch is None else lambda count: watch(count, steps)
             nll = bilm_nll(self.network, text, lanes=lanes, progress=progress)
-            return BiScore(steps, encoded.sentences.unknown, *nll)
+            return BiScore(steps, sentences.unknown, *nll)
 
     def surprisal(
         self,
@@ -271,18 +292,54 @@ class BiLM(SavedModel):
         ends        include rows for the ends (backwards, the beginnings) of sentences
         """
         options = SurprisalOptions(context=context, direction=direction, rows=rows, ends=ends)
-        return SurprisalTable.from_rows(self.surprisal_rows(parse_texts(text), options), ends=ends)
+        return SurprisalTable.from_text(self, text, options)
 
     def surprisal_rows(self, texts: Iterable[SourceText], options: SurprisalOptions) -> Iterator[WordSurprisal]:
         """Yield the rows of texts of any size, including ends."""
-        predictor = SentencePredictor(self.network, self.get_output_vocabulary(), self.settings, options, self.device)
-        return surprisal_rows(predictor, texts, options)
+        self.get_output_vocabulary()
+        options.check_for(characters=False, bidirectional=True, tokenizer=self.settings.text.tokenizer)
+        return surprisal_rows(self, texts, options)
+
+    def read_line(self, source: SourceText, options: SurprisalOptions, *, last: bool) -> ReadLine | None:
+        """Convert a sentence for `score_lines`; return None for lines without words, which are skipped."""
+        line = read_line(source, self.settings.text, options, [BOS if options.direction == "backward" else EOS])
+        return line if line.symbols else None
+
+    def score_lines(
+        self, rows: Sequence[Sequence[ReadLine]], options: SurprisalOptions, carry: State | None
+    ) -> tuple[np.ndarray, State]:
+        """Return surprisal and entropy (2, B, T), in bits, of rows of sentences in reading order, and the state."""
+        network, vocabulary, d = self.network, self.get_output_vocabulary(), int(options.direction == "backward")
+        assert network.softmax is not None
+        index: dict[str, int] = {BOS: 0, EOS: 1}
+        inputs: list[Tensor] = []  # of both directions, as indices of distinct words
+        targets: list[Tensor] = []
+        for direction, (begin, end) in enumerate(((BOS, EOS), (EOS, BOS))):
+            for row in rows:
+                sentences = [line.symbols[:: -1 if direction else 1] for line in row]
+                ids = [index.setdefault(word, len(index)) for words in sentences for word in (begin, *words)]
+                inputs.append(torch.tensor(ids))
+                if direction == d:
+                    word_ids = vocabulary.ids(word for words in sentences for word in (*words, end))
+                    targets.append(torch.from_numpy(word_ids.astype(np.int64)))
+        lexicon = list(index)
+        if self.settings.model.input == "word":
+            encoded = vocabulary.ids(lexicon)
+        else:
+            encoded = Spellings(lexicon, self.settings.model.max_characters).ids()
+        vectors = network.encoder(torch.from_numpy(encoded).to(self.device))
+        x = torch.stack(pad_sequence(inputs).split(len(rows), dim=1)).to(self.device)  # (2, T, B)
+        y = pad_sequence(targets, True, vocabulary.end).to(self.device)  # (B, T)
+
+        def read(window: slice, state: State) -> tuple[Tensor, State]:
+            run = network.lstm(embedding(x[:, window], vectors), state)
+            return run.layers[-1][d].transpose(0, 1), run.state
+
+        state = network.initial_state(len(rows)) if carry is None else carry
+        return score_windows(read, network.softmax.log_probs, y, state, len(vocabulary))
 
     def log_probs(
-        self,
-        sentences: Iterable[str | Sequence[str]],
-        *,
-        direction: Literal["both", "forward", "backward"] = "both",
+        self, sentences: Iterable[str | Sequence[str]], *, direction: Literal["both", "forward", "backward"] = "both"
     ) -> list[np.ndarray]:
         """Return exact log-probabilities of the words of sentences, each read from zero: float32 (2, words + 1) per
         sentence, or (words + 1,) for one direction, in text order.
@@ -295,40 +352,38 @@ class BiLM(SavedModel):
         if direction not in ("both", "forward", "backward"):
             raise SettingError(f"unknown direction {direction!r}; choose 'both', 'forward' or 'backward'")
         sentences = check_sentences(sentences, "log_probs")
-        vocabulary = self.get_output_vocabulary()
-        directions = {"both": (0, 1), "forward": (0,), "backward": (1,)}[direction]
+        vocabulary, softmax = self.get_output_vocabulary(), self.network.softmax
+        assert softmax is not None
         tokens = (self.tokens(sentence) if isinstance(sentence, str) else sentence for sentence in sentences)
         log_probs: list[np.ndarray] = []
         precision = self.precision
         for window in windows(tokens, SCORE_BATCH):
-            tops = list(self._embed(window, EmbedOptions(layers="top"), precision))
-            ends = self.embedder.first_outputs(precision).cpu().numpy()
-            by_direction = [self._log_probs(window, tops, ends, vocabulary, d) for d in directions]
+            tops = list(self._embed(window, EmbedOptions(layers="top"), precision))  # (words, 2P) each
+            boundaries = self.embedder.after_boundary(precision)[1].cpu().numpy()  # (2, P)
+            bounds = np.cumsum([len(words) + 1 for words in window])[:-1]
+            by_direction = []
+            for d in {"both": (0, 1), "forward": (0,), "backward": (1,)}[direction]:
+                boundary, outputs, targets = boundaries[d : d + 1], [], []
+                for words, top in zip(window, tops, strict=True):
+                    half = np.split(top, 2, axis=1)[d]
+                    outputs += [half, boundary] if d else [boundary, half]
+                    targets.append(vocabulary.ids([BOS, *words] if d else [*words, EOS]))
+                x, y = np.concatenate(outputs), np.concatenate(targets)
+                # Sentences with a common beginning, or end, predict the same words from the same outputs: the softmax
+                # reads each distinct pair of an output and a target once.
+                row_bytes = np.concatenate(
+                    [x.astype(np.float32, copy=False).view(np.uint8), y[:, None].view(np.uint8)], 1
+                )
+                index: dict[bytes, int] = {}
+                indices = np.array([index.setdefault(row.tobytes(), len(index)) for row in row_bytes])
+                _, samples = np.unique(indices, return_index=True)
+                with torch.no_grad(), full_precision():
+                    on_device = (torch.from_numpy(array[samples]).to(self.device) for array in (x, y))
+                    log_p = -softmax.nll(*on_device).cpu().numpy()[indices]
+                by_direction.append(np.split(log_p, bounds))
             pairs = zip(*by_direction, strict=True)
             log_probs += [np.stack(pair) if direction == "both" else pair[0] for pair in pairs]
         return log_probs
-
-    def _log_probs(
-        self,
-        sentences: Sequence[Sequence[str]],
-        tops: list[np.ndarray],
-        ends: np.ndarray,
-        vocabulary: SentenceVocabulary,
-        direction: int,
-    ) -> list[np.ndarray]:
-        """Score one direction, given the top layer (words, 2P) of each sentence and that of the boundaries (2, P)."""
-        assert self.network.softmax is not None
-        boundary = ends[direction : direction + 1]  # (1, P)
-        outputs, targets = [], []
-        for words, top in zip(sentences, tops, strict=True):
-            forward, backward = np.split(top, 2, axis=1)
-            outputs += [boundary, forward] if direction == 0 else [backward, boundary]
-            targets.append(vocabulary.ids([*words, EOS] if direction == 0 else [BOS, *words]))
-        x, y, indices = distinct_rows(np.concatenate(outputs), np.concatenate(targets))
-        with torch.no_grad(), full_precision():
-            on_device = (torch.from_numpy(array).to(self.device) for array in (x, y))
-            log_p = -self.network.softmax.nll(*on_device).cpu().numpy()[indices]
-        return np.split(log_p, np.cumsum([len(words) + 1 for words in sentences])[:-1])
 
     @property
     def has_output_layer(self) -> bool:
@@ -346,27 +401,7 @@ class BiLM(SavedModel):
             )
         return self.vocabulary
 
-    def output_words(self) -> SentenceVocabulary:
-        """Call `get_output_vocabulary`, the new name of this method; deprecated."""
-        return self.get_output_vocabulary()
-
-
-def _restore_dictionaries(saved: SavedFolder) -> tuple[Dictionaries, DictionarySizes]:
-    dim = saved.config.get("word_dim")
-    if type(dim) is not int or not 0 <= dim <= MAX_WORD_DIM:
-        raise saved.config_error(f"word_dim is {quote(dim)}")
-    characters = saved.vocabulary(Dictionary, CHARACTERS, key="characters", what="characters")
-    words = saved.vocabulary(Dictionary, WORDS, key="words", what="words") if dim else None
-    dictionaries = Dictionaries(characters, words)
-    if dictionaries.missing():
-        raise ModelError(f"{saved.path}: {CHARACTERS} has no {', '.join(dictionaries.missing())}")
-    return dictionaries, dictionary_sizes(dictionaries, dim)
-
-
-def _warn_truncated(vectors: Iterator[np.ndarray], cut: CutWords) -> Iterator[np.ndarray]:
-    yield from vectors
-    if cut.count:
-        warnings.warn(cut.message(), stacklevel=3)
+    output_words = get_output_vocabulary  # deprecated
 
 
 def bilm_text(
@@ -384,15 +419,3 @@ def bilm_text(
     max_width = max(width for width, _ in parse_filters(settings.filters))
     spellings = Spellings(lexicon, settings.max_characters)
     return BiText(words, vocabulary, spellings=spellings, margin=max_width, device=device)
-
-
-def distinct_rows(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the distinct pairs of rows of x (N, P) and numbers of y (N,), and the index (N,) of each pair.
-
-    Sentences with a common beginning, or end, predict the same words from the same outputs."""
-    index: dict[bytes, int] = {}
-    rows = np.concatenate([x.astype(np.float32, copy=False).view(np.uint8), y[:, None].view(np.uint8)], axis=1)
-    pairs = (index.setdefault(row.tobytes(), len(index)) for row in rows)
-    indices = np.fromiter(pairs, dtype=np.int64, count=len(rows))
-    _, samples = np.unique(indices, return_index=True)
-    return x[samples], y[samples], indices

@@ -1,16 +1,11 @@
-"""Scores of language models: every symbol of a text is predicted exactly once, with the state carried throughout.
-
-For speed the text is split into lanes that run in parallel. A lane does not know its initial state, so it warms up on
-the symbols before it and is checked afterwards: if the previous lane ended in another state, it runs again from that
-state. The result is that of a single pass, whatever the number of lanes.
-"""
+"""Scores of language models: every symbol of a text is predicted exactly once, with the state carried throughout."""
 
 import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
-from operator import add
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -18,111 +13,80 @@ from torch import Tensor
 
 from relmo.networks.bilm import BiLMNetwork
 from relmo.networks.language_model import Network
+from relmo.nn import fork_safe_lock
 from relmo.nn.cells import State
-from relmo.nn.locks import fork_safe_lock
 from relmo.training.batch import BiText
 
-Progress = Callable[[int], object]
-Stateful = Network | BiLMNetwork
+Progress = Callable[[int], object]  # called with the number of symbols scored since the last call
 Read = Callable[[np.ndarray, State], tuple[Tensor, State]]
-"""Function that reads a text at positions (lanes, T + 1), the last of which are only predicted; it returns the negative
-log-likelihood (lanes, T), or (lanes, T, 2) for two directions, and the final state."""
+"""From positions (lanes, T + 1), the last one predicted only, and a state to the nll (lanes, T[, 2]) and a state."""
 
 WARM_UP = 256  # symbols that a lane reads before its start
 UNROLL = 256  # symbols that a lane reads at a time
+DERIVED: Any = field(init=False, compare=False, repr=False)
 SAME_STATE = 1e-3  # tolerance for equal states, relative to 1 + their size
 
 
+class TextScore:
+    """Base class of scores: sums over a text, which can be added, and the metrics that follow from them."""
+
+    def __add__(self, score: Self) -> Self:
+        names = [entry.name for entry in fields(self) if entry.init]  # type: ignore[arg-type]
+        return type(self)(**{name: getattr(self, name) + getattr(score, name) for name in names})
+
+
 @dataclass(frozen=True)
-class Score:
-    """Score of a text. `characters` are those that the model sees, with a space after each word."""
+class Score(TextScore):
+    """Score of a text. `characters` are those that the model sees, with a space after each word; `nats` is the mean
+    negative log-likelihood per symbol."""
 
     symbols: int
     characters: int
     unknown: int
     nll: float
+    nats: float = DERIVED
+    perplexity: float = DERIVED
+    bits_per_character: float = DERIVED
 
-    @property
-    def nats(self) -> float:
-        """Mean negative log-likelihood per symbol."""
-        return self.nll / self.symbols
-
-    @property
-    def perplexity(self) -> float:
-        """Perplexity per symbol."""
-        return perplexity(self.nats)
-
-    @property
-    def bits_per_character(self) -> float:
-        """Negative log-likelihood in bits per character."""
-        return self.nll / max(self.characters, 1) / math.log(2)
-
-    def __add__(self, score: "Score") -> "Score":
-        return Score(*map(add, astuple(self), astuple(score)))
+    def __post_init__(self) -> None:
+        nats = self.nll / self.symbols
+        bits = self.nll / max(self.characters, 1) / math.log(2)
+        vars(self).update(nats=nats, perplexity=perplexity(nats), bits_per_character=bits)
 
     def summary(self) -> dict[str, float]:
         """Return the metrics by name, as printed and saved."""
-        return {
-            "perplexity": self.perplexity,
-            "bits_per_character": self.bits_per_character,
-            "nll_per_symbol": self.nats,
-            "nll": self.nll,
-            "symbols": self.symbols,
-            "characters": self.characters,
-            "unknown": self.unknown,
-        }
+        names = ("perplexity", "bits_per_character", "nats", "nll", "symbols", "characters", "unknown")
+        return {"nll_per_symbol" if name == "nats" else name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
-class BiScore:
-    """Score of a text in both directions. `tokens` are words and the ends (backwards, starts) of sentences."""
+class BiScore(TextScore):
+    """Score of a text in both directions. `tokens` are words and the ends (backwards, starts) of sentences.
+
+    `nats`, the mean negative log-likelihood, and `perplexity` are those of both directions together;
+    `average_perplexity` is the mean of the perplexities of the two directions."""
 
     tokens: int
     unknown: int
     forward_nll: float
     backward_nll: float
+    nats: float = DERIVED
+    perplexity: float = DERIVED
+    forward_perplexity: float = DERIVED
+    backward_perplexity: float = DERIVED
+    average_perplexity: float = DERIVED
 
-    @property
-    def forward_perplexity(self) -> float:
-        """Perplexity of words given the words before them."""
-        return perplexity(self.forward_nll / self.tokens)
-
-    @property
-    def backward_perplexity(self) -> float:
-        """Perplexity of words given the words after them."""
-        return perplexity(self.backward_nll / self.tokens)
-
-    @property
-    def nats(self) -> float:
-        """Mean negative log-likelihood over both directions."""
-        return (self.forward_nll + self.backward_nll) / (2 * self.tokens)
-
-    @property
-    def perplexity(self) -> float:
-        """Perplexity over both directions together."""
-        return perplexity(self.nats)
-
-    @property
-    def average_perplexity(self) -> float:
-        """Mean of the perplexities of the two directions."""
-        return (self.forward_perplexity + self.backward_perplexity) / 2
-
-    def __add__(self, score: "BiScore") -> "BiScore":
-        return BiScore(*map(add, astuple(self), astuple(score)))
+    def __post_init__(self) -> None:
+        nats = (self.forward_nll + self.backward_nll) / (2 * self.tokens)
+        forward, backward = (perplexity(nll / self.tokens) for nll in (self.forward_nll, self.backward_nll))
+        vars(self).update(nats=nats, perplexity=perplexity(nats), average_perplexity=(forward + backward) / 2)
+        vars(self).update(forward_perplexity=forward, backward_perplexity=backward)
 
     def summary(self) -> dict[str, float]:
         """Return the metrics by name, as printed and saved."""
-        return {
-            "perplexity": self.perplexity,
-            "forward_perplexity": self.forward_perplexity,
-            "backward_perplexity": self.backward_perplexity,
-            "average_perplexity": self.average_perplexity,
-            "nats": self.nats,
-            "forward_nll": self.forward_nll,
-            "backward_nll": self.backward_nll,
-            "tokens": self.tokens,
-            "unknown": self.unknown,
-        }
+        perplexities = ("perplexity", "forward_perplexity", "backward_perplexity", "average_perplexity")
+        names = (*perplexities, "nats", "forward_nll", "backward_nll", "tokens", "unknown")
+        return {name: getattr(self, name) for name in names}
 
 
 def perplexity(nats: float) -> float:
@@ -133,9 +97,7 @@ def perplexity(nats: float) -> float:
 def total_nll(
     network: Network, ids: np.ndarray, *, lanes: int, device: torch.device, progress: Progress | None = None
 ) -> float:
-    """Return the negative log-likelihood, in nats, of all symbols of the stream but the first.
-
-    `progress` is called with the number of symbols scored since the last call."""
+    """Return the negative log-likelihood, in nats, of all symbols of the stream but the first."""
 
     def read(positions: np.ndarray, state: State) -> tuple[Tensor, State]:
         window = torch.from_numpy(ids[positions].astype(np.int64)).to(device)
@@ -159,9 +121,12 @@ def bilm_nll(
 
 @torch.no_grad()
 def _totals(
-    network: Stateful, read: Read, count: int, lanes: int, device: torch.device, progress: Progress | None
+    network: Network | BiLMNetwork, read: Read, count: int, lanes: int, device: torch.device, progress: Progress | None
 ) -> Tensor:
-    """Return the sum of what `read` gives over `count` steps: one number, or one per direction."""
+    """Return the sum of what `read` gives over `count` steps: one number, or one per direction.
+
+    Lanes run in parallel. A lane warms up on the symbols before it; if the previous lane turns out to have ended in
+    another state, it runs again from that state. So the result is that of a single pass."""
     if isinstance(network, torch.nn.Module):
         network.eval()
     with full_precision():
@@ -176,43 +141,32 @@ def _totals(
         totals: list[Tensor] = [torch.zeros(())] * lanes
         todo = torch.arange(lanes, device=device)
         while len(todo):
-            nll, ends = _run_lanes(read, todo * length, length, _select(starts, todo), progress)
+            nll, ends = _run_lanes(read, todo * length, length, tuple(x[todo] for x in starts), progress)
             for lane, total in zip(todo.tolist(), nll, strict=True):
                 totals[lane] = total
-            finals = _replace_rows(finals, todo, ends)
-            todo = 1 + _differ(_select(finals, slice(0, -1)), _select(starts, slice(1, None))).nonzero().flatten()
-            starts = _replace_rows(starts, todo, _select(finals, todo - 1))
+            finals = tuple(x.index_copy(0, todo, end.to(x.dtype)) for x, end in zip(finals, ends, strict=True))
+            pairs = [(final[:-1], start[1:]) for final, start in zip(finals, starts, strict=True) if final.shape[1]]
+            gaps = [((x.double() - y.double()).abs() / (1 + y.abs())).flatten(1).amax(dim=1) for x, y in pairs]
+            todo = torch.arange(0, device=device)
+            if gaps:
+                todo = 1 + (torch.stack(gaps).amax(dim=0) > SAME_STATE).nonzero().flatten()
+            starts = tuple(
+                x.index_copy(0, todo, final[todo - 1].to(x.dtype)) for x, final in zip(starts, finals, strict=True)
+            )
         tail = torch.tensor([lanes * length], device=device)
-        tail_nll, _ = _run_lanes(read, tail, count - lanes * length, _select(finals, slice(-1, None)))
+        tail_nll, _ = _run_lanes(read, tail, count - lanes * length, tuple(x[-1:] for x in finals))
         return torch.stack(totals).sum(dim=0) + tail_nll.sum(dim=0)
 
 
 warnings.filterwarnings("ignore", "Please use the new API settings", UserWarning)  # of torch, about `allow_tf32`
 
 
-class _Tf32Switch:
+class _Tf32:
     """Users of torch's global switch for tf32: the first one turns it off, the last one restores it."""
 
-    def __init__(self) -> None:
-        self.lock = fork_safe_lock()
-        self.num_users = 0
-        self.initial = True
-
-    def turn_off(self) -> None:
-        with self.lock:
-            if not self.num_users:
-                self.initial = torch.backends.cudnn.allow_tf32
-                torch.backends.cudnn.allow_tf32 = False
-            self.num_users += 1
-
-    def restore(self) -> None:
-        with self.lock:
-            self.num_users -= 1
-            if not self.num_users:
-                torch.backends.cudnn.allow_tf32 = self.initial
-
-
-_TF32 = _Tf32Switch()
+    lock = fork_safe_lock()
+    num_users = 0
+    initial = True
 
 
 @contextmanager
@@ -221,11 +175,18 @@ def full_precision() -> Iterator[None]:
     if not torch.cuda.is_initialized():
         yield
         return
-    _TF32.turn_off()
+    with _Tf32.lock:
+        if not _Tf32.num_users:
+            _Tf32.initial = torch.backends.cudnn.allow_tf32
+            torch.backends.cudnn.allow_tf32 = False
+        _Tf32.num_users += 1
     try:
         yield
     finally:
-        _TF32.restore()
+        with _Tf32.lock:
+            _Tf32.num_users -= 1
+            if not _Tf32.num_users:
+                torch.backends.cudnn.allow_tf32 = _Tf32.initial
 
 
 def _run_lanes(
@@ -241,22 +202,3 @@ def _run_lanes(
         if progress is not None:
             progress(len(starts) * (stop - start))
     return total, state
-
-
-def _differ(a: State, b: State) -> Tensor:
-    """Return a mask (rows,) of the rows in which two states differ."""
-    gaps = [
-        ((x.double() - y.double()).abs() / (1 + y.abs())).flatten(1).amax(dim=1)
-        for x, y in zip(a, b, strict=True)
-        if x.shape[1]
-    ]
-    return torch.stack(gaps).amax(dim=0) > SAME_STATE if gaps else a[0].new_zeros(len(a[0]), dtype=torch.bool)
-
-
-def _select(state: State, rows: Tensor | slice) -> State:
-    return tuple(tensor[rows] for tensor in state)
-
-
-def _replace_rows(state: State, rows: Tensor, values: State) -> State:
-    pairs = zip(state, values, strict=True)
-    return tuple(tensor.index_copy(0, rows, value.to(tensor.dtype)) for tensor, value in pairs)

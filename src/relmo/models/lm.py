@@ -1,52 +1,43 @@
-"""Language models: a network with its vocabulary and its text settings.
-
-model = LanguageModel.from_pretrained("models/shakespeare")
-model.generate("ROMEO:", limit=200)
-model.perplexity("To be, or not to be")
-"""
+"""Language models: a network with its vocabulary and its text settings."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from relmo.errors import ModelError, SettingError
-from relmo.models.beam_search import BeamStep
 from relmo.models.evaluate import Score, total_nll
-from relmo.models.generate import SampleBatch, Sampling, search_texts, step_batch
+from relmo.models.generate import BeamOptions, BeamStep, SampleBatch, Sampling, Text, beam_search, step_batch
 from relmo.models.saved import CardText, SavedFolder, SavedModel, describe_layers
-from relmo.models.surprisal import StreamPredictor, Texts, WordSurprisal, parse_texts, surprisal_rows
-from relmo.models.word_tables import SurprisalTable
+from relmo.models.surprisal import (
+    ReadLine,
+    SurprisalTable,
+    Texts,
+    WordSurprisal,
+    read_line,
+    score_windows,
+    surprisal_rows,
+)
 from relmo.networks import make_language_model
 from relmo.networks.language_model import Encoder, NeuralLM, RecurrentLM
 from relmo.networks.ngram import NGramLM
 from relmo.nn.cells import State
-from relmo.settings.arguments import check_integer, check_seed, check_text
+from relmo.settings.fields import check_integer, check_seed, check_text
 from relmo.settings.lm import LMSettings
 from relmo.settings.options import SurprisalOptions
 from relmo.store.folder import pick_device
 from relmo.text.encode import encode_file, encode_text
 from relmo.text.sources import SourceText
 from relmo.text.tokenize import join
-from relmo.text.vocabulary import Vocabulary
+from relmo.text.vocabulary import END, Vocabulary
 
 MAX_BATCH_BYTES = 4 << 30  # for texts that are generated in parallel
 FLOAT_BYTES, TEXT_BYTES = 4, 1000  # of a number, and of the Python objects of a text
-
-
-@dataclass(frozen=True)
-class Text:
-    """Generated text with its prompt. `log_prob` and `symbols` refer to the added part; `ended`: it ended by itself."""
-
-    text: str
-    log_prob: float
-    symbols: int
-    ended: bool
 
 
 class LanguageModel(SavedModel):
@@ -170,12 +161,41 @@ class LanguageModel(SavedModel):
         ends      include rows for the ends of lines and texts
         """
         options = SurprisalOptions(context=context, rows=rows, space=space, ends=ends)
-        return SurprisalTable.from_rows(self.surprisal_rows(parse_texts(text), options), ends=ends)
+        return SurprisalTable.from_text(self, text, options)
 
     def surprisal_rows(self, texts: Iterable[SourceText], options: SurprisalOptions) -> Iterator[WordSurprisal]:
         """Yield the rows of texts of any size, including ends."""
-        predictor = StreamPredictor(self.network, self.vocabulary, self.settings.text, options, self.device)
-        return surprisal_rows(predictor, texts, options)
+        text = self.settings.text
+        options.check_for(characters=text.unit == "char", bidirectional=False, tokenizer=text.tokenizer)
+        return surprisal_rows(self, texts, options)
+
+    def read_line(self, source: SourceText, options: SurprisalOptions, *, last: bool) -> ReadLine:
+        """Convert a line of a text for `score_lines`; the end of the text follows the last one."""
+        ends = ["\n"] if source.ended else []
+        if self.settings.text.text_per == "line":
+            ends = [END]
+        elif last and options.context == "text":
+            ends.append(END)
+        return read_line(source, self.settings.text, options, ends)
+
+    def score_lines(
+        self, rows: Sequence[Sequence[ReadLine]], options: SurprisalOptions, carry: tuple[State, int] | None
+    ) -> tuple[np.ndarray, tuple[State, int]]:
+        """Return surprisal and entropy (2, B, T), in bits, of rows of lines; `carry` is a state and the last symbol."""
+        network, end = self.network, self.vocabulary.end
+        state, last_id = (network.initial_state(len(rows)), end) if carry is None else carry
+        ids = [
+            np.concatenate([[last_id], *(self.vocabulary.ids([*line.symbols, *line.ends]) for line in row)])
+            for row in rows
+        ]
+        padded = pad_sequence([torch.from_numpy(row.astype(np.int64)) for row in ids], True, end)
+        symbols = padded.to(self.device)  # (B, T + 1)
+
+        def read(window: slice, state: State) -> tuple[Tensor, State]:
+            return network.features(symbols[:, :-1][:, window], state)
+
+        scores, state = score_windows(read, network.log_probs, symbols[:, 1:], state, network.vocab_size)
+        return scores, (state, int(ids[-1][-1]))
 
     def generate(
         self,
@@ -216,28 +236,26 @@ class LanguageModel(SavedModel):
         unknown: bool = False,
         **sampling: Any,
     ) -> Iterator[list[Text]]:
-        """Yield all samples after each new symbol. `sampling` is temperature, top_k and top_p.
+        """Yield all samples after each new symbol. The options are those of `generate`."""
+        texts = self.start_samples(prompt, limit=limit, samples=samples, seed=seed, unknown=unknown, **sampling)
 
-        <unk> is sampled only with `unknown`."""
-        return self._extend(
-            self.start_samples(prompt, limit=limit, samples=samples, seed=seed, unknown=unknown, **sampling)
-        )
+        def extend() -> Iterator[list[Text]]:
+            while not texts.done:
+                step_batch(self.network, [texts])
+                if texts.log_probs is not None:
+                    yield texts.add()
 
-    def _extend(self, samples: "SampledTexts") -> Iterator[list[Text]]:
-        while not samples.batch.done:
-            (texts,) = extend_samples(self, [samples])
-            if texts is not None:
-                yield texts
+        return extend()
 
     def start_samples(
         self, prompt: str, *, limit: int, samples: int = 1, seed: int = 0, unknown: bool = False, **sampling: Any
-    ) -> "SampledTexts":
-        """Return samples at their start, for `extend_samples`; the options are those of `stream`."""
+    ) -> SampleBatch:
+        """Return samples at their start, for `step_batch`; the options are those of `stream`."""
         ids = self.encode(prompt).tolist()
         check_integer("limit", limit)
         check_seed(seed)
         self._check_rows("samples", samples)
-        batch = SampleBatch(
+        return SampleBatch(
             self.network,
             [self.vocabulary.end, *ids],
             rows=samples,
@@ -246,8 +264,8 @@ class LanguageModel(SavedModel):
             banned=[] if unknown else [self.vocabulary.unknown],
             sampling=Sampling(**sampling),
             generator=torch.Generator(self.device).manual_seed(seed),
+            decode=self.decode,
         )
-        return SampledTexts(self, ids, batch)
 
     def _check_rows(self, name: str, rows: int) -> None:
         # a text needs a few numbers per symbol of the vocabulary, its state, and its Python objects
@@ -269,47 +287,15 @@ class LanguageModel(SavedModel):
         unknown: bool = False,
         watch: Callable[[BeamStep], object] | None = None,
     ) -> list[Text]:
-        """Return the most probable texts that begin with the prompt, by beam search, best first.
-
-        `watch` is called for each step."""
+        """Return the most probable texts with the prompt, by beam search, best first; `watch` is called each step."""
         ids = self.encode(prompt).tolist()
         check_integer("limit", limit)
         self._check_rows("beams", beams)
-        results = search_texts(
-            self.network,
-            [self.vocabulary.end, *ids],
-            beams=beams,
-            limit=limit,
-            end=self.vocabulary.end,
-            banned=[] if unknown else [self.vocabulary.unknown],
-            device=self.device,
-            watch=watch,
-        )
+        options = BeamOptions(beams, self.vocabulary.end, [] if unknown else [self.vocabulary.unknown])
+        state = None
+        for symbol in (self.vocabulary.end, *ids):
+            log_probs, state = self.step(torch.tensor([symbol], device=self.device), state)
+        assert state is not None
+        limits = torch.tensor([limit])
+        (results,) = beam_search(self.network.step, log_probs, state, options, limits=limits, watch=watch)
         return [Text(self.decode([*ids, *beam.ids]), beam.log_prob, len(beam.ids), beam.ended) for beam in results]
-
-
-class SampledTexts:
-    """Samples from one prompt while they are generated."""
-
-    def __init__(self, model: LanguageModel, prompt: list[int], batch: SampleBatch):
-        self.model, self.prompt, self.batch = model, prompt, batch
-        self.added: list[list[int]] = [[] for _ in range(batch.rows)]
-        self.log_probs, self.ended = [0.0] * batch.rows, [False] * batch.rows
-
-    def add(self) -> list[Text]:
-        """Sample a symbol for each text; return the texts."""
-        for row, (symbol, score) in enumerate(zip(*self.batch.draw(), strict=True)):
-            if not self.ended[row]:
-                self.log_probs[row] += score
-                self.ended[row] = symbol == self.batch.end
-                self.added[row] += [] if self.ended[row] else [symbol]
-        return [
-            Text(self.model.decode([*self.prompt, *added]), log_prob, len(added), ended)
-            for added, log_prob, ended in zip(self.added, self.log_probs, self.ended, strict=True)
-        ]
-
-
-def extend_samples(model: LanguageModel, samples: Sequence[SampledTexts]) -> list[list[Text] | None]:
-    """Extend the texts of several prompts by a symbol, in one batch; None while a prompt is still being read."""
-    step_batch(model.network, [texts.batch for texts in samples])
-    return [None if texts.batch.log_probs is None else texts.add() for texts in samples]

@@ -1,46 +1,65 @@
-"""Base class of all models: saving, loading and describing a model folder.
-
-    folder = config.json            the kind, its sizes, its settings, its results, the digests of the text files
-             model.safetensors      the weights
-             vocabulary.txt …       the files of `vocabulary_files`
-             settings.toml          the settings, for people; README.md a card, for people
-
-A kind of model is a subclass. It defines the contents of config.json (`config`), its text files (`vocabulary_files`),
-other files (`save_extra_files`), its creation from them (`restore`), its card (`card_text`) and a short description
-of its network (`geometry`).
-"""
+"""Base class of all models: saving, loading, describing and packing a model folder."""
 
 import copy
 import dataclasses
+import re
+import shutil
 from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from torch import Tensor, nn
 
 from relmo.config import to_toml
-from relmo.disk.outputs import atomic
+from relmo.disk.files import sha256
+from relmo.disk.outputs import atomic, new_folder
 from relmo.errors import ModelError, SettingError, one_line, quote
+from relmo.loading import is_foreign, load
 from relmo.settings.kinds import KINDS
 from relmo.store.folder import (
     CARD,
+    CELLS,
+    CONFIG,
+    COPY_OF_BILM,
+    COPY_OF_VECTORS,
+    MODEL_FILES,
     SETTINGS,
     VOCABULARY,
+    WEIGHTS,
+    StoredPrecision,
+    load_weights,
     named_tensors,
     read_config,
     read_settings,
     save_config,
+    save_weights,
+    text_digests,
+    text_files,
     verify_text_file,
+    write_json,
+    write_weights,
 )
+from relmo.store.original import PairOrPath
 from relmo.store.references import find_bundled
-from relmo.store.weights import load_weights, save_weights
 from relmo.text.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from relmo.loading import Model
 
 N = TypeVar("N", bound=nn.Module)
 V = TypeVar("V", bound=Vocabulary)
 MAX_FILES_TO_LIST = 3  # of the training files
+VECTORS = "vectors.txt"
+ABOUT_VECTORS = f"`{VECTORS}` holds the same vectors in word2vec's text format."
+HEADING = "## Stored weights"
+PRECISIONS: dict[StoredPrecision, str] = {
+    "float32": "in float32",
+    "float16": "in float16",
+    "int8": "in int8, a float16 scale for each 512 numbers of a row; biases and small tensors in float16",
+}
+MAX_CARD_BYTES = 1 << 20
 
 
 class SavedFolder(NamedTuple):
@@ -130,17 +149,14 @@ class SavedModel:
 
     def save_description(self, folder: Path, results: dict[str, Any]) -> None:
         """Write the card, the settings as commented TOML, and then config.json, which completes a folder."""
+        headline, facts, example = self.card_text(folder.name)
+        card = [f"# {folder.name}", "", headline, "", *facts, *self.card_results(results), "", *example, ""]
         with atomic(folder / CARD) as temporary:
-            temporary.write_text(self.card(folder.name, results), encoding="utf-8")
+            temporary.write_text("\n".join(card), encoding="utf-8")
         if self.settings is not None:
             with atomic(folder / SETTINGS) as temporary:
                 temporary.write_text(to_toml(self.settings), encoding="utf-8")
         save_config(folder, self.kind, self.config() | {"results": results})
-
-    def card(self, name: str, results: dict[str, Any]) -> str:
-        """Return the model card: a description, the training results and an example."""
-        headline, facts, example = self.card_text(name)
-        return "\n".join([f"# {name}", "", headline, "", *facts, *self.card_results(results), "", *example, ""])
 
     def with_tokenizer(self, tokenizer: Literal["words", "whitespace"] | None) -> Self:
         """Return a copy that splits raw text with another tokenizer; the model itself if it is None."""
@@ -153,9 +169,7 @@ class SavedModel:
             raise SettingError(f"unknown tokenizer {quote(tokenizer)}; choose words or whitespace")
         return self.with_text(tokenizer=tokenizer)
 
-    def splitting(self, tokenizer: Literal["words", "whitespace"] | None) -> Self:
-        """Call `with_tokenizer`, the new name of this method; deprecated."""
-        return self.with_tokenizer(tokenizer)
+    splitting = with_tokenizer  # deprecated
 
     def with_text(self, **options: Any) -> Self:
         """Return a copy that reads files with other text settings than in training, such as `column` or `errors`."""
@@ -205,9 +219,6 @@ class SavedModel:
             facts["trained on"] = f"{names} and {num_hidden} more" if num_hidden > 0 else names
         return facts
 
-    def _settings_values(self) -> dict[str, Any] | None:
-        return None if self.settings is None else dataclasses.asdict(self.settings)
-
     # implemented by each kind
 
     @classmethod
@@ -218,7 +229,7 @@ class SavedModel:
     def config(self) -> dict[str, Any]:
         """Return the entries of config.json that `restore` needs."""
         size = None if self.vocabulary is None else len(self.vocabulary)
-        return {"vocab_size": size, "settings": self._settings_values()}
+        return {"vocab_size": size, "settings": None if self.settings is None else dataclasses.asdict(self.settings)}
 
     def vocabulary_files(self) -> dict[str, Vocabulary]:
         """Return the vocabularies by file name (`store.folder.VOCABULARY_NAME`)."""
@@ -246,3 +257,67 @@ class SavedModel:
 def describe_layers(layers: int, units: int) -> str:
     """Return the number of layers and their units in words."""
     return f"{layers} layer of {units} units" if layers == 1 else f"{layers} layers of {units} units"
+
+
+def pack(
+    source: PairOrPath | None,
+    destination: str | Path,
+    *,
+    precision: StoredPrecision = "float32",
+    shard_mb: int | None = None,
+    card: str | Path | None = None,
+    overwrite: bool = False,
+) -> "Model":
+    """Write the model that `relmo.load(source)` returns as a new folder, and return it as it was loaded.
+
+    The vocabulary, the settings, the named cells and config.json are copied, and so is the card unless another is
+    given; its section on the stored weights, with their checksums, is renewed. Files of the training run, and word
+    vectors as text, are left out.
+
+    precision   precision of stored weights: float32, float16 or int8; loaded weights are float32
+    shard_mb    maximum size of a weight file in megabytes; by default there is one file
+    card        file with another README.md for the folder
+    overwrite   replace a folder that relmo wrote, which may be the source
+    """
+    if shard_mb is not None and shard_mb < 1:
+        raise SettingError(f"the size of weight files is {shard_mb} MB; it must be at least 1")
+    text = None if card is None else _read_card(Path(card))
+    source = find_bundled(source) or source
+    model = load(source, device="cpu")
+    with new_folder(Path(destination), overwrite=overwrite, ours=MODEL_FILES) as folder:
+        if source is None or not isinstance(source, str | Path) or is_foreign(source):
+            model.save_pretrained(folder)
+            (folder / WEIGHTS).unlink()
+        else:
+            for name in (CONFIG, SETTINGS, CARD, CELLS, *text_files(Path(source))):
+                if (Path(source) / name).is_file():
+                    shutil.copyfile(Path(source) / name, folder / name)
+            for name in (COPY_OF_BILM, COPY_OF_VECTORS):
+                if (Path(source) / name).is_dir():
+                    shutil.copytree(Path(source) / name, folder / name)
+        (folder / VECTORS).unlink(missing_ok=True)
+        record = write_weights(folder, model.tensors(), precision, shard_mb)
+        if text is None:
+            text = _read_card(folder / CARD) if (folder / CARD).is_file() else f"# {folder.name}\n"
+            text = text.replace(ABOUT_VECTORS + "\n", "")
+        description = re.sub(rf"^{HEADING}\n.*?(?=^## |\Z)", "", text, flags=re.DOTALL | re.MULTILINE).rstrip()
+        summary = f"Weights are stored {PRECISIONS[record.precision]}; relmo loads them as float32."
+        lines = [description, "", HEADING, "", summary, "", "| file | bytes | SHA-256 |", "|---|---|---|"]
+        for name in record.names:
+            lines.append(f"| {name} | {(folder / name).stat().st_size:,} | {sha256(folder / name)} |")
+        with atomic(folder / CARD) as temporary:
+            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        config = read_config(folder) | {"stored": record._asdict(), "digests": text_digests(folder)}
+        write_json(folder / CONFIG, config)
+    return model
+
+
+def _read_card(path: Path) -> str:
+    if not path.is_file():
+        raise ModelError(f"{path}: {'is not a file' if path.exists() else 'does not exist'}; give a model card")
+    if path.stat().st_size > MAX_CARD_BYTES:
+        raise ModelError(f"{path}: {path.stat().st_size:,} bytes is too large for a model card")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{path}: a model card must be UTF-8 ({error})") from error

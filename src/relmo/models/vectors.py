@@ -1,15 +1,7 @@
 """Word vectors: a vocabulary and a matrix with a row for each of its symbols.
 
-    vectors = relmo.load("words")
-    vectors["water"], "water" in vectors, len(vectors)
-    vectors.most_similar("water")
-    vectors.most_similar(positive=["king", "woman"], negative=["man"])      # man is to king as woman is to whom?
-
-Names and results are those of gensim's KeyedVectors.
-
-A row of zeros means that the symbol has no vector: <unk>, </s>, line ends and words that were never seen. Such symbols
-have no neighbours and are not written to a word2vec file; in a network's embedding they do no harm.
-"""
+Names and results are those of gensim's KeyedVectors. A row of zeros means that the symbol has no vector: <unk>, </s>,
+line ends and words that were never seen."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -24,20 +16,22 @@ from torch import nn
 
 from relmo.disk.outputs import atomic
 from relmo.errors import ModelError, SettingError, UnknownWordError, VocabularyError, quote
-from relmo.models.saved import CardText, SavedFolder, SavedModel
-from relmo.settings.arguments import check_integer, check_text, check_words, describe_value
-from relmo.settings.skipgram import SkipgramSettings
+from relmo.models.saved import ABOUT_VECTORS, VECTORS, CardText, SavedFolder, SavedModel
+from relmo.settings.fields import check_integer, check_text, check_words, describe_value
+from relmo.settings.lm import SkipgramSettings
 from relmo.text.corpus import read_lines
 from relmo.text.vocabulary import SPECIALS, Vocabulary
 
-VECTORS = "vectors.txt"
-ABOUT_VECTORS = f"`{VECTORS}` holds the same vectors in word2vec's text format."
 WordsOrVectors: TypeAlias = str | np.ndarray | Iterable[str | np.ndarray]
 MAX_DIMENSIONS = 1 << 16  # of a file from elsewhere
 
 
 class WordVectors(SavedModel):
-    """Words and their vectors; `settings` are those of their training by relmo, if any."""
+    """Words and their vectors; `settings` are those of their training by relmo, if any.
+
+    vectors["water"], "water" in vectors, len(vectors)
+    vectors.most_similar(positive=["king", "woman"], negative=["man"])    # man is to king as woman is to whom?
+    """
 
     kind = "skipgram"
     settings: SkipgramSettings | None
@@ -65,8 +59,7 @@ class WordVectors(SavedModel):
         return cls(vocabulary, network.weight.detach().numpy(), settings)
 
     def config(self) -> dict[str, Any]:
-        sizes = {"vocab_size": len(self.vocabulary), "dimensions": self.matrix.shape[1]}
-        return sizes | {"settings": self._settings_values()}
+        return {"vocab_size": len(self.vocabulary), "dimensions": self.matrix.shape[1]} | super().config()
 
     def save_extra_files(self, folder: Path) -> None:
         """Write the vectors in word2vec's text format."""
@@ -89,10 +82,51 @@ class WordVectors(SavedModel):
     def read_word2vec(cls, path: str | Path) -> "WordVectors":
         """Read a file in word2vec's text format (`count dimensions`, then one line per word) or in GloVe's, without a
         header; both plain or compressed."""
-        words, rows = _read_rows(path)
-        specials = [special for special in SPECIALS if special not in words]
-        matrix = np.concatenate([np.zeros((len(specials), rows.shape[1]), dtype=np.float32), rows])
-        return cls(Vocabulary([*specials, *words]), matrix)
+        lines = enumerate((line.text for line in read_lines(path)), start=1)
+        first = next(lines, (1, ""))
+        fields = first[1].split()
+        count, dimensions = None, len(fields) - 1  # GloVe's files have no header
+        if not 2 < len(fields) <= MAX_DIMENSIONS + 1:
+            if len(fields) != 2 or not all(f.isascii() and f.isdigit() and len(f) < 16 for f in fields):
+                raise VocabularyError(
+                    f"{path}:1: expected 'count dimensions' or a word and its vector, not {quote(first[1])}; give "
+                    "word2vec's or GloVe's text format"
+                )
+            count, dimensions = map(int, fields)
+            if count < 1 or not 1 <= dimensions <= MAX_DIMENSIONS:
+                raise VocabularyError(
+                    f"{path}:1: {count} words of {dimensions} dimensions; expected at least 1 and 1 to {MAX_DIMENSIONS}"
+                )
+        line_by_word: dict[str, int] = {}
+        rows: list[np.ndarray] = []  # memory grows with the lines that are read, not with the count in the header
+        for line_number, line in lines if count is not None else chain([first], lines):
+            where = f"{path}:{line_number}"
+            fields = line.rstrip(" ").split(" ")
+            if count is None:  # some words of GloVe contain spaces
+                fields = [" ".join(fields[:-dimensions]), *fields[-dimensions:]]
+            word, *numbers = fields
+            if word in line_by_word:
+                raise VocabularyError(f"{where}: {quote(word)} is already on line {line_by_word[word]}; remove one")
+            if not word or len(numbers) != dimensions:
+                raise VocabularyError(
+                    f"{where}: expected a word and {dimensions} numbers with single spaces between them, found "
+                    f"{len(numbers)} numbers"
+                )
+            try:
+                row = np.array([float(number) for number in numbers])
+            except ValueError as error:
+                raise VocabularyError(
+                    f"{where}: expected a word and its numbers ({error}); give word2vec's or GloVe's text format"
+                ) from error
+            if not (np.abs(row) <= np.finfo(np.float32).max).all():
+                raise VocabularyError(f"{where}: a number is not finite, or too large for a float32")
+            line_by_word[word] = line_number
+            rows.append(row.astype(np.float32))
+        if count is not None and len(rows) != count:
+            raise VocabularyError(f"{path}:1: says {count} words, the file has {len(rows)}; it may be truncated")
+        specials = [special for special in SPECIALS if special not in line_by_word]
+        matrix = np.concatenate([np.zeros((len(specials), dimensions), dtype=np.float32), np.stack(rows)])
+        return cls(Vocabulary([*specials, *line_by_word]), matrix)
 
     def write_word2vec(self, path: str | Path) -> None:
         """Write word2vec's text format, without symbols that have no vector or contain whitespace.
@@ -149,28 +183,36 @@ class WordVectors(SavedModel):
         `most_similar(positive=[b, c], negative=[a])` completes "a is to b as c is to …": Mikolov, Yih & Zweig 2013,
         Linguistic regularities in continuous space word representations."""
         check_integer("topn", topn, least=0)
-        signed = [(1, key) for key in _as_list(positive)] + [(-1, key) for key in _as_list(negative)]
+        signed: list[tuple[int, Any]] = []
+        for sign, keys in ((1, positive), (-1, negative)):
+            is_vector = isinstance(keys, np.ndarray) and keys.ndim == 1
+            if not isinstance(keys, Iterable):
+                raise SettingError(f"expected words or vectors, not {describe_value(keys)}")
+            entries: list[Any] = [keys] if isinstance(keys, str) or is_vector else list(keys)
+            if entries and all(isinstance(entry, int | float | np.number) for entry in entries):
+                entries = [np.array(entries)]  # a list of numbers is a vector
+            signed += [(sign, entry) for entry in entries]
         if not signed:
             raise SettingError('most_similar needs a word, such as most_similar("king")')
-        total = np.asarray(sum(sign * self._unit_vector(key) for sign, key in signed))
-        cosines = self.unit @ (total / max(float(np.linalg.norm(total)), 1e-30))  # (V,)
+        total: np.ndarray = np.zeros(self.matrix.shape[1:], dtype=np.float32)
         banned = ~self.has_vector
-        banned[[self._id(key) for _, key in signed if isinstance(key, str)]] = True
+        for sign, key in signed:
+            if isinstance(key, str):
+                banned[self._id(key)] = True
+                total = total + sign * self.unit[self._id(key)]
+                continue
+            vector = np.empty(0, dtype=object)
+            with suppress(ValueError, TypeError):
+                vector = np.asarray(key)
+            if vector.dtype.kind not in "fiu":
+                raise SettingError(f"expected a word or a vector of numbers, not {describe_value(key)}")
+            if vector.shape != self.matrix.shape[1:]:
+                raise ModelError(f"expected a vector of shape {self.matrix.shape[1:]}, not {vector.shape}")
+            total = total + sign * (vector / max(float(np.linalg.norm(vector)), 1e-30))
+        cosines = self.unit @ (total / max(float(np.linalg.norm(total)), 1e-30))  # (V,)
         cosines[banned] = -np.inf
         best = np.argsort(-cosines, kind="stable")[: min(topn, int(np.count_nonzero(~banned)))]
         return [(self.vocabulary.symbols[i], float(cosines[i])) for i in best]
-
-    def _unit_vector(self, key: str | np.ndarray) -> np.ndarray:
-        if isinstance(key, str):
-            return self.unit[self._id(key)]
-        vector = np.empty(0, dtype=object)
-        with suppress(ValueError, TypeError):
-            vector = np.asarray(key)
-        if vector.dtype.kind not in "fiu":
-            raise SettingError(f"expected a word or a vector of numbers, not {describe_value(key)}")
-        if vector.shape != self.matrix.shape[1:]:
-            raise ModelError(f"expected a vector of shape {self.matrix.shape[1:]}, not {vector.shape}")
-        return vector / max(float(np.linalg.norm(vector)), 1e-30)
 
     def _fold(self, word: str) -> str:
         return word.lower() if self.settings is not None and self.settings.text.lowercase else word
@@ -181,70 +223,3 @@ class WordVectors(SavedModel):
             hint = f"{quote(variants[0])} has one" if variants else "it was rare or missing in the training text"
             raise UnknownWordError(f"{quote(word)} has no vector; {hint}")
         return self.vocabulary.index[self._fold(word)]
-
-
-def _as_list(keys: WordsOrVectors) -> list[str | np.ndarray]:
-    if isinstance(keys, str):
-        return [keys]
-    if isinstance(keys, np.ndarray):
-        return [keys] if keys.ndim == 1 else list(keys)
-    if not isinstance(keys, Iterable):
-        raise SettingError(f"expected words or vectors, not {describe_value(keys)}")
-    entries: list[Any] = list(keys)
-    is_vector = entries and all(isinstance(entry, int | float | np.number) for entry in entries)
-    return [np.array(entries)] if is_vector else entries
-
-
-def _read_rows(path: str | Path) -> tuple[dict[str, int], np.ndarray]:
-    """Return the words with their line numbers, and their vectors (N, D).
-
-    Memory grows with the lines that are read, not with the count in the header."""
-    lines = enumerate((line.text for line in read_lines(path)), start=1)
-    header = next(lines, (1, ""))
-    count, dimensions = _read_header(path, header[1])
-    line_by_word: dict[str, int] = {}
-    rows: list[np.ndarray] = []
-    for line_number, line in lines if count is not None else chain([header], lines):
-        where = f"{path}:{line_number}"
-        fields = line.rstrip(" ").split(" ")
-        if count is None:  # some words of GloVe contain spaces
-            fields = [" ".join(fields[:-dimensions]), *fields[-dimensions:]]
-        word, *numbers = fields
-        if word in line_by_word:
-            raise VocabularyError(f"{where}: {quote(word)} is already on line {line_by_word[word]}; remove one")
-        if not word or len(numbers) != dimensions:
-            raise VocabularyError(
-                f"{where}: expected a word and {dimensions} numbers with single spaces between them, found "
-                f"{len(numbers)} numbers"
-            )
-        try:
-            row = np.array([float(number) for number in numbers])
-        except ValueError as error:
-            raise VocabularyError(
-                f"{where}: expected a word and its numbers ({error}); give word2vec's or GloVe's text format"
-            ) from error
-        if not (np.abs(row) <= np.finfo(np.float32).max).all():
-            raise VocabularyError(f"{where}: a number is not finite, or too large for a float32")
-        line_by_word[word] = line_number
-        rows.append(row.astype(np.float32))
-    if count is not None and len(rows) != count:
-        raise VocabularyError(f"{path}:1: says {count} words, the file has {len(rows)}; it may be truncated")
-    return line_by_word, np.stack(rows)
-
-
-def _read_header(path: str | Path, line: str) -> tuple[int | None, int]:
-    """Return the number of words (None in GloVe's files, which have no header) and of dimensions."""
-    fields = line.split()
-    if 2 < len(fields) <= MAX_DIMENSIONS + 1:
-        return None, len(fields) - 1
-    if len(fields) != 2 or not all(f.isascii() and f.isdigit() and len(f) < 16 for f in fields):
-        raise VocabularyError(
-            f"{path}:1: expected 'count dimensions' or a word and its vector, not {quote(line)}; give word2vec's or "
-            "GloVe's text format"
-        )
-    count, dimensions = map(int, fields)
-    if count < 1 or not 1 <= dimensions <= MAX_DIMENSIONS:
-        raise VocabularyError(
-            f"{path}:1: {count} words of {dimensions} dimensions; expected at least 1 and 1 to {MAX_DIMENSIONS}"
-        )
-    return count, dimensions

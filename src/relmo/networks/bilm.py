@@ -19,13 +19,11 @@ from torch.nn.functional import embedding
 
 from relmo.networks.language_model import Loss
 from relmo.nn.cells import State
-from relmo.nn.char_cnn import CharCNN
-from relmo.nn.distillation import LayerMaps
+from relmo.nn.char_cnn import CharCNN, Highway
 from relmo.nn.dropout import drop
 from relmo.nn.elmo_lstm import ElmoLSTM, ElmoLSTMOutput
-from relmo.nn.highway import Highway
-from relmo.nn.kernels import linear_cpu
-from relmo.nn.softmax import FullSoftmax, Lesson, SampledSoftmax
+from relmo.nn.kernels import encoder_cpu
+from relmo.nn.softmax import FullSoftmax, LayerMaps, Lesson, SampledSoftmax
 from relmo.settings.bilm import BiLMModelSettings
 from relmo.settings.fields import parse_filters
 from relmo.text.characters import CHARACTERS, END_OF_WORD
@@ -35,16 +33,11 @@ MAX_TABLE_BYTES = 128 << 20
 
 
 class BiWindow(NamedTuple):
-    """Window of truncated back-propagation in both directions; [0] forward, [1] backward.
+    """Window of truncated back-propagation in both directions; [0] forward, [1] backward."""
 
-    words      distinct words: character ids (U, C), in one or several groups with different C; or word ids (U,)
-    inputs     (2, T, B): indices into `words`, counted through the groups
-    targets    (2, T, B): the id of the word that follows in reading
-    """
-
-    words: Words
-    inputs: Tensor
-    targets: Tensor
+    words: Words  # distinct words: character ids (U, C), in one or several groups with different C; or word ids (U,)
+    inputs: Tensor  # (2, T, B): indices into `words`, counted through the groups
+    targets: Tensor  # (2, T, B): the id of the word that follows in reading
 
 
 class BiLMOutput(NamedTuple):
@@ -54,27 +47,46 @@ class BiLMOutput(NamedTuple):
     state: State
 
 
+class DictionarySizes(NamedTuple):
+    """Number of characters, id of the end-of-word mark, number of words, size of word embeddings (0 for none)."""
+
+    characters: int
+    end: int
+    words: int = 0
+    word_dim: int = 0
+
+
 class ConvolutionalEncoder(nn.Module):
-    """Base class of encoders of characters by convolutions, highway layers and a projection."""
+    """Base class of encoders of characters by convolutions, highway layers and a projection, if there is one."""
 
-    cnn: CharCNN
-    highways: nn.ModuleList
     projection: nn.Linear | None
-    fast: bool
 
-    def convolve(self, groups: Sequence[Tensor]) -> Tensor:
-        """Apply convolutions and highway layers to groups of character ids (N_i, C_i), from 1 on; (N, F)."""
+    def __init__(self, settings: BiLMModelSettings, sizes: DictionarySizes, *, fast: bool, fast_cnn: bool):
+        super().__init__()
+        self.cnn = CharCNN(
+            parse_filters(settings.filters),
+            char_dim=settings.char_dim,
+            characters=sizes.characters,
+            max_characters=settings.max_characters,
+            end=sizes.end,
+            activation=settings.activation,
+            fast=fast_cnn,
+        )
+        self.fast = fast
+        self.words = nn.Embedding(sizes.words, sizes.word_dim) if sizes.word_dim else None
+        self.highways = nn.ModuleList(Highway(self.cnn.output_size, fast=fast) for _ in range(settings.highway))
+
+    def encode(self, groups: Sequence[Tensor], words: Tensor | None = None) -> Tensor:
+        """Encode groups of character ids (N_i, C_i), from 1 on, after the vectors of word ids (N,), if any; (N, P)."""
         x = self.cnn(*groups)
         for highway in self.highways:
             x = highway(x)
-        return x
-
-    def project(self, x: Tensor) -> Tensor:
-        """Apply the projection, if there is one; (N, P)."""
+        if self.words is not None:
+            x = torch.cat([self.words(words), x], dim=1)
         if self.projection is None:
             return x
-        if self.fast and linear_cpu.supports(x, self.projection.weight):
-            return linear_cpu.linear(x, self.projection.weight, self.projection.bias)
+        if self.fast and encoder_cpu.supports(x, self.projection.weight):
+            return encoder_cpu.linear(x, self.projection.weight, self.projection.bias)
         return self.projection(x)
 
 
@@ -82,28 +94,16 @@ class CharacterEncoder(ConvolutionalEncoder):
     """Token encoder from characters; there is no projection if the sizes agree."""
 
     def __init__(self, settings: BiLMModelSettings, *, fast: bool = True):
-        super().__init__()
-        self.cnn = CharCNN(
-            parse_filters(settings.filters),
-            char_dim=settings.char_dim,
-            characters=CHARACTERS,
-            max_characters=settings.max_characters,
-            end=END_OF_WORD,
-            activation=settings.activation,
-            fast=fast,
-        )
-        self.fast = fast
+        super().__init__(settings, DictionarySizes(CHARACTERS, END_OF_WORD), fast=fast, fast_cnn=fast)
         size = self.cnn.output_size
-        self.highways = nn.ModuleList(Highway(size, fast=fast) for _ in range(settings.highway))
         self.projection = nn.Linear(size, settings.projection) if size != settings.projection else None
         if self.projection is not None:
             nn.init.normal_(self.projection.weight, std=1 / math.sqrt(size))
             nn.init.zeros_(self.projection.bias)
 
     def forward(self, words: Words) -> Tensor:
-        """Encode character ids (N, C), from 1 on, or groups of them (N_i, C_i), so that short words have few columns;
-        (N, P)."""
-        return self.project(self.convolve([words] if isinstance(words, Tensor) else words))
+        """Encode character ids (N, C) from 1 on, or groups (N_i, C_i), so that short words have few columns; (N, P)."""
+        return self.encode([words] if isinstance(words, Tensor) else words)
 
 
 class WordEncoder(nn.Module):
@@ -119,59 +119,28 @@ class WordEncoder(nn.Module):
         return self.embedding(words if isinstance(words, Tensor) else torch.cat(list(words)))
 
 
-class DictionarySizes(NamedTuple):
-    """Number of characters, id of the end-of-word mark, number of words, size of word embeddings (0 for none)."""
-
-    characters: int
-    end: int
-    words: int
-    word_dim: int
-
-
 class DictionaryEncoder(ConvolutionalEncoder):
     """Token encoder of ELMoForManyLangs: a word embedding and the encoding of its characters, then a projection.
 
         x = W [e_word; highway(cnn(characters))] + b
 
-    Che et al. 2018, Towards better UD parsing. The kernel that looks convolutions up needs a table proportional to the
-    number of characters: it is used if that is small.
+    Che et al. 2018, Towards better UD parsing
     """
 
     def __init__(self, settings: BiLMModelSettings, sizes: DictionarySizes, *, fast: bool = True):
-        super().__init__()
-        filters = parse_filters(settings.filters)
-        table_bytes = 4 * sizes.characters * sum(width * count for width, count in filters)
-        self.cnn = CharCNN(
-            filters,
-            char_dim=settings.char_dim,
-            characters=sizes.characters,
-            max_characters=settings.max_characters,
-            end=sizes.end,
-            activation=settings.activation,
-            fast=fast and table_bytes <= MAX_TABLE_BYTES,
-        )
-        self.fast = fast
-        self.words = nn.Embedding(sizes.words, sizes.word_dim) if sizes.word_dim else None
-        size = self.cnn.output_size
-        self.highways = nn.ModuleList(Highway(size, fast=fast) for _ in range(settings.highway))
-        self.projection = nn.Linear(size + sizes.word_dim, settings.projection)
+        # the kernel that looks convolutions up needs a table for all characters
+        table_bytes = 4 * sizes.characters * sum(width * count for width, count in parse_filters(settings.filters))
+        super().__init__(settings, sizes, fast=fast, fast_cnn=fast and table_bytes <= MAX_TABLE_BYTES)
+        self.projection = nn.Linear(self.cnn.output_size + sizes.word_dim, settings.projection)
 
     def forward(self, words: Words) -> Tensor:
         """Encode ids from 1 on, (N, 1 + C): that of the word, then those of its characters; or groups; (N, P)."""
         groups = [words] if isinstance(words, Tensor) else list(words)
-        x = self.convolve([ids[:, 1:] for ids in groups])
-        if self.words is not None:
-            x = torch.cat([self.words(torch.cat([ids[:, 0] for ids in groups]) - 1), x], dim=1)
-        return self.project(x)
+        return self.encode([ids[:, 1:] for ids in groups], torch.cat([ids[:, 0] for ids in groups]) - 1)
 
 
 class BiLMNetwork(nn.Module):
-    """Bidirectional language model.
-
-    vocab_size     None for a network without an output layer, which embeds but does not predict, like original files
-    dictionaries   sizes of the dictionaries of a model with such input
-    fast           False computes convolutions and LSTMs by their readable definitions
-    """
+    """Bidirectional language model."""
 
     graphs = True  # training steps can be recorded: nothing in them waits for the device
 
@@ -179,9 +148,9 @@ class BiLMNetwork(nn.Module):
         self,
         settings: BiLMModelSettings,
         *,
-        vocab_size: int | None,
-        dictionaries: DictionarySizes | None = None,
-        fast: bool = True,
+        vocab_size: int | None,  # None: without an output layer, it embeds but does not predict, like original files
+        dictionaries: DictionarySizes | None = None,  # of a model with such input
+        fast: bool = True,  # False computes convolutions and LSTMs by their readable definitions
     ):
         super().__init__()
         self.vocab_size = vocab_size
@@ -271,13 +240,8 @@ class BiLMNetwork(nn.Module):
 
 
 class DistilledBiLM(nn.Module):
-    """Distillation: a student whose loss is in part on the predictions of a teacher with the same vocabulary.
-
-    share    share of the loss on the predictions of the teacher
-    layers   weight of the distance between the layers of teacher and student
-
-    Both read the same windows; the state of the teacher is carried with that of the student. The teacher is frozen.
-    """
+    """Distillation: `share` of the student's loss is on the predictions of a frozen teacher with the same vocabulary,
+    and `layers` weighs the distance between their layers. The teacher's state is carried with that of the student."""
 
     graphs = True
 

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from relmo.errors import SettingError
 from relmo.networks.bilm import BiLMNetwork, CharacterEncoder, DictionaryEncoder
+from relmo.nn import fork_safe_lock
 from relmo.nn.cells import State
-from relmo.nn.locks import fork_safe_lock
-from relmo.nn.scalar_mix import ScalarMix
-from relmo.settings.arguments import check_words, describe_value
+from relmo.nn.pooling import ScalarMix
+from relmo.settings.fields import check_words, describe_value
 from relmo.text.characters import BOS, CHARACTERS, EOS, Spellings, character_ids
 
 _END_WORD, _PADDING = CHARACTERS - 1, CHARACTERS  # ids of the end-of-word mark and of the columns after it
@@ -92,11 +92,9 @@ class Elmo(nn.Module):
         if norm_boundaries and not layer_norm:
             raise SettingError("norm_boundaries has no effect without layer_norm; leave it out")
         self.network = without_output(network).requires_grad_(trainable)
-        self.trainable = trainable
-        self.keep_boundaries = keep_boundaries
-        self.norm_boundaries = norm_boundaries
-        self.state = state
-        self.mixes = mixes
+        self.size = network.size
+        self.trainable, self.state, self.mixes = trainable, state, mixes
+        self.keep_boundaries, self.norm_boundaries = keep_boundaries, norm_boundaries
         for k in range(mixes):
             self.add_module(
                 f"scalar_mix_{k}", ScalarMix(network.layer_count, layer_norm=layer_norm, fixed=fixed, epsilon=1e-12)
@@ -117,11 +115,6 @@ class Elmo(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.carrying = fork_safe_lock()
-
-    @property
-    def size(self) -> int:
-        """Size of a vector."""
-        return self.network.size
 
     @property
     def scalar_mixes(self) -> list[ScalarMix]:
@@ -151,8 +144,7 @@ class Elmo(nn.Module):
         return sentence_ids(sentences, self.max_characters).to(self.ends.device)
 
     def forward(self, ids: Tensor) -> ElmoOutput:
-        """Embed character ids (B, T, C), or word ids + 1 (B, T), zero in the padding; with one more dimension, (B, N,
-        T, C) or (B, N, T), the vectors have it too."""
+        """Embed character ids (B, T, C) or (B, N, T, C), or word ids + 1 (B, T) or (B, N, T), zero in the padding."""
         inner = 2 if self.by_characters else 1  # the dimensions of one sentence
         if ids.dim() not in (inner + 1, inner + 2):
             expected = "(B, T, C) or (B, N, T, C)" if self.by_characters else "(B, T) or (B, N, T)"
@@ -162,7 +154,14 @@ class Elmo(nn.Module):
         with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
             mask = (flat > 0).any(dim=2) if self.by_characters else flat > 0
             layers, mask_full = self.read(*self.encode(flat, mask), mask)
-        return self.mix(layers, mask_full, mask, outer)
+        if not self.keep_boundaries and not self.norm_boundaries:
+            layers, mask_full = layers[:, :, 1:-1], mask
+        mixed = [mix(layers, mask_full) for mix in self.scalar_mixes]
+        if self.norm_boundaries and not self.keep_boundaries:
+            mixed, mask_full = [vectors[:, 1:-1] for vectors in mixed], mask
+        mixed = [self.dropout(vectors * mask_full.unsqueeze(2)) for vectors in mixed]
+        shape = (*outer, mask_full.shape[1])
+        return ElmoOutput([vectors.view(*shape, vectors.shape[2]) for vectors in mixed], mask_full.view(shape))
 
     def encode(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return token vectors (B, T, P) for ids (B, T, …), zero in the padding, and those of the boundaries (2, P)."""
@@ -177,7 +176,10 @@ class Elmo(nn.Module):
             what = "character ids" if self.by_characters else "word ids + 1"
             raise SettingError(f"{what} must be from 1 to {max_id}, or all 0 in the padding, not from {low} to {high}")
         if isinstance(self.network.encoder, CharacterEncoder):
-            encoded = self.network.encoder(_trim_columns(distinct, self.network.encoder.cnn.widest))
+            # columns that are padding in every word are removed, except as many as the widest filter covers, so that
+            # the maximum over a word stays the same
+            used = int((distinct != _PADDING).any(dim=0).sum())
+            encoded = self.network.encoder(distinct[:, : used + self.network.encoder.cnn.widest])
         else:
             encoded = self.network.encoder(distinct - 1)
         vectors = encoded[inverse]
@@ -185,16 +187,22 @@ class Elmo(nn.Module):
         return tokens.index_put((mask,), vectors[2:]), vectors[:2]
 
     def read(self, tokens: Tensor, ends: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return all layers (K, B, T + 2, 2P) and the mask with boundaries (B, T + 2), from token vectors (B, T, P),
-        boundary vectors (2, P) and the mask (B, T)."""
+        """Return all layers (K, B, T + 2, 2P) and the mask (B, T + 2); the arguments are those of `enclose`."""
         sentence, mask_full = self.enclose(tokens, ends, mask)
         lengths = mask_full.sum(dim=1)
-        if self.state == "carry":
-            with self.carrying:
-                run = self.network(sentence, lengths, self._initial_state(len(mask)))
-                self._store_state(run.state)
-        else:
-            run = self.network(sentence, lengths)
+        if self.state == "reset":
+            return self.network(sentence, lengths).layers, mask_full
+        batch = len(mask)
+        with self.carrying:
+            carried, state = self.carried, None
+            if carried is not None:  # new rows start from zero
+                zeros = self.network.initial_state(max(batch - len(carried[0]), 0))
+                state = tuple(torch.cat([old.to(new), new])[:batch] for old, new in zip(carried, zeros, strict=True))
+            run = self.network(sentence, lengths, state)
+            self.carried = tuple(tensor.detach() for tensor in run.state)
+            if carried is not None:  # rows beyond this batch keep theirs
+                pairs = zip(self.carried, carried, strict=True)
+                self.carried = tuple(torch.cat([new, old[batch:].to(new)]) for new, old in pairs)
         return run.layers, mask_full
 
     def enclose(self, tokens: Tensor, ends: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -208,32 +216,6 @@ class Elmo(nn.Module):
         sentence[:, 1:-1] = tokens
         sentence[torch.arange(batch, device=mask.device), lengths + 1] = ends[1]
         return sentence, torch.arange(steps + 2, device=mask.device) < (lengths + 2).unsqueeze(1)
-
-    def mix(self, layers: Tensor, mask_full: Tensor, mask: Tensor, outer: Sequence[int]) -> ElmoOutput:
-        """Mix layers (K, B, T + 2, 2P), with or without the boundaries; `outer` is the shape of B."""
-        if not self.keep_boundaries and not self.norm_boundaries:
-            layers, mask_full = layers[:, :, 1:-1], mask
-        mixed = [mix(layers, mask_full) for mix in self.scalar_mixes]
-        if self.norm_boundaries and not self.keep_boundaries:
-            mixed, mask_full = [vectors[:, 1:-1] for vectors in mixed], mask
-        mixed = [self.dropout(vectors * mask_full.unsqueeze(2)) for vectors in mixed]
-        shape = (*outer, mask_full.shape[1])
-        return ElmoOutput([vectors.view(*shape, vectors.shape[2]) for vectors in mixed], mask_full.view(shape))
-
-    def _initial_state(self, batch: int) -> State | None:
-        """Return the carried state of `batch` rows, zeros for new rows."""
-        if self.carried is None:
-            return None
-        zeros = self.network.initial_state(max(batch - len(self.carried[0]), 0))
-        return tuple(torch.cat([old.to(new), new])[:batch] for old, new in zip(self.carried, zeros, strict=True))
-
-    def _store_state(self, state: State) -> None:
-        """Store the state for the next batch; rows beyond this one keep theirs."""
-        state = tuple(tensor.detach() for tensor in state)
-        if self.carried is not None:
-            rows = len(state[0])
-            state = tuple(torch.cat([new, old[rows:].to(new)]) for new, old in zip(state, self.carried, strict=True))
-        self.carried = state
 
 
 def without_output(network: BiLMNetwork) -> BiLMNetwork:
@@ -264,10 +246,3 @@ def fit_columns(ids: Tensor, columns: int) -> Tensor:
     ids = ids[:, :columns].clone()
     ids[ids[:, -1] != _PADDING, -1] = _END_WORD
     return ids
-
-
-def _trim_columns(ids: Tensor, widest: int) -> Tensor:
-    """Remove columns that are padding in every word, except as many as the widest filter covers, so that the maximum
-    over a word stays the same."""
-    used = (ids != _PADDING).any(dim=0).sum()
-    return ids[:, : int(used) + widest]

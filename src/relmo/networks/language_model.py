@@ -1,26 +1,26 @@
 """Language models: p(next symbol | all previous symbols), with the past in an explicit state.
 
-Recurrent, fixed-window and n-gram models share one interface (`Network`), over ids. Those that are trained by gradient
-descent are `NeuralLM`s, which also have `loss(window, carry)`.
+Recurrent, fixed-window and n-gram models share one interface, over ids; `Network` is any of them. Those that are
+trained by gradient descent are `NeuralLM`s, which also have `loss(window, carry)`.
 
     Mikolov et al. 2010, Recurrent neural network based language model;  Press & Wolf 2017 (tied embeddings)
     Merity et al. 2018, Regularizing and optimizing LSTM language models
-    Dai & Le 2015, Semi-supervised sequence learning (initialisation of a classifier)
     Bengio et al. 2003, A neural probabilistic language model (fixed window)
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from relmo.errors import SettingError
+from relmo.networks.ngram import NGramLM
 from relmo.nn.cells import State, make_cell
 from relmo.nn.dropout import SequenceDropout, drop_words
 from relmo.nn.recurrent import Recurrent, RecurrentOutput
 from relmo.nn.softmax import AdaptiveSoftmax, FullSoftmax, SampledSoftmax
-from relmo.settings.cells import cell_options
+from relmo.settings.kinds import cell_options
 from relmo.settings.lm import LanguageModelSettings
 
 
@@ -39,29 +39,8 @@ class Loss(NamedTuple):
     carry: State
 
 
-class Network(Protocol):
-    """Interface of language models for scoring and generation; a state is a tuple of tensors, batch first."""
-
-    vocab_size: int
-
-    def initial_state(self, batch: int) -> State:
-        """Return the state before a text."""
-
-    def nll(self, inputs: Tensor, targets: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return the exact negative log-likelihoods (B, T) of the targets, and the state after them."""
-
-    def step(self, ids: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read one symbol (B,); return log-probabilities (B, V) of the next, and the new state."""
-
-    def features(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return the input of `log_probs` after each symbol, (B, T) ids -> (B, T, D), and the state after the last."""
-
-    def log_probs(self, features: Tensor) -> Tensor:
-        """Return the distribution over the next symbol, (N, D) -> (N, V)."""
-
-
 class NeuralLM(nn.Module):
-    """Language model of features of the past (`features`, in subclasses) and an output layer (`softmax`)."""
+    """Language model of features of the past and an output layer; a state is a tuple of tensors, batch first."""
 
     vocab_size: int
     softmax: FullSoftmax | AdaptiveSoftmax
@@ -96,18 +75,29 @@ class NeuralLM(nn.Module):
         return self.softmax.log_probs(features)
 
 
+Network = NeuralLM | NGramLM
+
+
 class Encoder(nn.Module):
     """Embedding and recurrent layers, the part of a language model that other networks reuse."""
 
-    def __init__(
-        self, recurrent: Recurrent, *, vocab_size: int, size: int, word_dropout: float, input_dropout: SequenceDropout
-    ):
+    def __init__(self, settings: LanguageModelSettings, *, vocab_size: int):
         super().__init__()
+        size = settings.embedding or settings.hidden
+        recurrent = Recurrent(
+            make_cell(settings.cell, settings.hidden, **cell_options(settings)),
+            input_size=size,
+            layers=settings.layers,
+            residual=settings.residual,
+            dropout=settings.dropout,
+            variational=settings.variational,
+            weight_drop=settings.weight_drop,
+        )
         self.embedding = nn.Embedding(vocab_size, size)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
-        self.word_dropout = word_dropout
-        self.input_dropout = input_dropout
-        self.recurrent = recurrent
+        self.word_dropout = settings.word_dropout
+        self.input_dropout = SequenceDropout(settings.input_dropout, variational=settings.variational)
+        self.recurrent = recurrent  # created first and registered last, as in saved models
 
     def forward(self, ids: Tensor, state: State | None = None, lengths: Tensor | None = None) -> RecurrentOutput:
         """Encode ids (B, T), with lengths (B,) if they are padded: outputs (B, T, H) and the final states."""
@@ -122,22 +112,10 @@ class RecurrentLM(NeuralLM):
         super().__init__()
         self.vocab_size = vocab_size
         size = settings.embedding or settings.hidden
-        recurrent = Recurrent(
-            make_cell(settings.cell, settings.hidden, **cell_options(settings)),
-            input_size=size,
-            layers=settings.layers,
-            residual=settings.residual,
-            dropout=settings.dropout,
-            variational=settings.variational,
-            weight_drop=settings.weight_drop,
-        )
-        input_dropout = SequenceDropout(settings.input_dropout, variational=settings.variational)
-        self.encoder = Encoder(
-            recurrent, vocab_size=vocab_size, size=size, word_dropout=settings.word_dropout, input_dropout=input_dropout
-        )
+        self.encoder = Encoder(settings, vocab_size=vocab_size)
         output_dropout = settings.dropout if settings.output_dropout is None else settings.output_dropout
         self.dropout = SequenceDropout(output_dropout, variational=settings.variational)
-        width = recurrent.output_size
+        width = self.encoder.recurrent.output_size
         self.bottleneck = nn.Linear(width, size) if settings.tied and width != size else None
         self.softmax = make_softmax(settings, size if settings.tied else width, vocab_size)
         if settings.tied:

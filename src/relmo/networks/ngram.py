@@ -27,8 +27,7 @@ from relmo.errors import CorpusError, SettingError, VocabularyError
 from relmo.nn.cells import State
 
 MAX_ORDER = 20
-MISSING = -1
-"""In a state: no token yet. As a position in a table: an unseen n-gram."""
+MISSING = -1  # in a state: no token yet; as a position in a table: an unseen n-gram
 
 
 class NGramTable(NamedTuple):
@@ -74,10 +73,22 @@ class NGramLM(nn.Module):
     def fit(cls, stream: np.ndarray, *, vocab_size: int, order: int) -> "NGramLM":
         """Estimate the model of one contiguous text, a 1-D array (or memory map) of ids in [0, vocab_size)."""
         model = cls(vocab_size=vocab_size, order=order)
-        _check_stream(stream, vocab_size)
+        if not len(stream):
+            raise CorpusError("the text is empty; an n-gram model needs at least one token")
+        low, high = int(stream.min()), int(stream.max())
+        if low < 0 or high >= vocab_size:
+            raise VocabularyError(f"the text has ids from {low} to {high}; the vocabulary has 0 to {vocab_size - 1}")
+        if len(stream) * vocab_size >= 2**63:
+            raise CorpusError(
+                f"{len(stream)} tokens of a vocabulary of {vocab_size} do not fit 64-bit keys; use less text"
+            )
         contexts = 1
         for k, (keys, counts) in enumerate(_count_ngrams(stream, vocab_size=vocab_size, order=order), start=1):
-            probability, gamma = _discount(counts, keys // vocab_size, contexts=contexts)
+            parents, discount = keys // vocab_size, estimate_discounts(counts)[np.minimum(counts, 3)]  # D(c), (N,)
+            total = np.bincount(parents, weights=counts, minlength=contexts)  # sum_v c(hv), (contexts,)
+            total_discount = np.bincount(parents, weights=discount, minlength=contexts)
+            gamma = np.divide(total_discount, total, out=np.ones(contexts), where=total > 0).astype(np.float32)
+            probability = ((counts - discount) / np.maximum(total, 1)[parents]).astype(np.float32)
             for name, array in (("keys", keys), ("probability", probability), ("gamma", gamma)):
                 setattr(model, f"{name}_{k}", torch.from_numpy(array))
             contexts = len(keys)
@@ -89,8 +100,7 @@ class NGramLM(nn.Module):
 
     def nll(self, inputs: Tensor, targets: Tensor, state: State) -> tuple[Tensor, State]:
         """Return -ln p of `targets` (B, T), each given the input at its position and all before, and the new state."""
-        history = self._extend(state, inputs)  # (B, order - 1 + T)
-        self._check_ids(targets)
+        history = self._extend(state, inputs, targets)  # (B, order - 1 + T)
         p = torch.full(targets.shape, 1 / self.vocab_size, dtype=torch.float64, device=targets.device)  # (B, T)
         for k, nodes in enumerate(self._contexts(history), start=1):
             table, context = self._table(k), nodes[:, self.order - 1 :]  # (B, T)
@@ -105,14 +115,18 @@ class NGramLM(nn.Module):
         p = torch.full((len(ids), self.vocab_size), 1 / self.vocab_size, dtype=torch.float64, device=ids.device)
         for k, nodes in enumerate(self._contexts(history), start=1):
             table, context = self._table(k), nodes[:, -1]  # (B,)
-            lane, child = self._followers(k, context)
+            bounds = torch.stack([context, context + 1]) * self.vocab_size  # MISSING gives the empty range
+            start, end = torch.searchsorted(table.keys, bounds)
+            length = end - start  # (B,): number of k-grams that begin with the context of each lane
+            lane = torch.arange(len(context), device=context.device).repeat_interleave(length)  # (M,)
+            offset = start - (length.cumsum(0) - length)
+            child = torch.arange(len(lane), device=context.device) + offset[lane]  # (M,): their positions in the table
             p *= _look_up(table.gamma, context, 1.0)[:, None]
             p[lane, table.keys[child] % self.vocab_size] += table.probability[child]
         return p.log().float(), (history[:, 1:],)
 
     def features(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return the last `order` ids at each position of `inputs` (B, T), which determine the distribution, (B, T,
-        order), and the new state."""
+        """Return the last `order` ids at each position of `inputs` (B, T), (B, T, order), and the new state."""
         history = self._extend(state, inputs)  # (B, order - 1 + T)
         return history.unfold(1, self.order, 1), (history[:, inputs.shape[1] :],)
 
@@ -123,17 +137,16 @@ class NGramLM(nn.Module):
     def _table(self, k: int) -> NGramTable:
         return NGramTable(*(self.get_buffer(f"{name}_{k}") for name in NGramTable._fields))
 
-    def _extend(self, state: State, ids: Tensor) -> Tensor:
-        self._check_ids(ids)
-        return torch.cat([state[0], ids], dim=1)
-
-    def _check_ids(self, ids: Tensor) -> None:
-        # An id beyond the vocabulary would be read as a child of the next context.
-        if ids.numel() and int(ids.max()) >= self.vocab_size:
-            raise VocabularyError(
-                f"id {int(ids.max())} is not in the model's vocabulary of {self.vocab_size}; "
-                "encode the text with the vocabulary the model was fitted with"
-            )
+    def _extend(self, state: State, *ids: Tensor) -> Tensor:
+        """Append the first ids to the history, (B, order - 1 + T)."""
+        for tensor in ids:
+            # An id beyond the vocabulary would be read as a child of the next context.
+            if tensor.numel() and int(tensor.max()) >= self.vocab_size:
+                raise VocabularyError(
+                    f"id {int(tensor.max())} is not in the model's vocabulary of {self.vocab_size}; "
+                    "encode the text with the vocabulary the model was fitted with"
+                )
+        return torch.cat([state[0], ids[0]], dim=1)
 
     def _contexts(self, history: Tensor) -> list[Tensor]:
         """Return, for k = 0 ... order - 1, the position of the k-gram that ends at each place of `history`, (B, S)."""
@@ -150,23 +163,11 @@ class NGramLM(nn.Module):
         position = torch.searchsorted(keys, key).clamp(max=len(keys) - 1)
         return torch.where(_look_up(keys, position, MISSING) == key, position, MISSING)
 
-    def _followers(self, k: int, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Return lane and table position, (M,) each, of every k-gram that begins with the `context` of its lane."""
-        bounds = torch.stack([context, context + 1]) * self.vocab_size  # MISSING gives the empty range
-        start, end = torch.searchsorted(self._table(k).keys, bounds)
-        length = end - start
-        lane = torch.arange(len(context), device=context.device).repeat_interleave(length)
-        offset = start - (length.cumsum(0) - length)
-        return lane, torch.arange(len(lane), device=context.device) + offset[lane]
-
 
 def _count_ngrams(stream: np.ndarray, *, vocab_size: int, order: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the sorted keys and the counts of each order 1 ... order: raw at the highest, continuation counts below.
-
-    A k-gram that starts at i has as its prefix the (k-1)-gram at i and as its suffix the (k-1)-gram at i + 1. So the
-    continuation count of a (k-1)-gram is the number of distinct k-grams with it as their suffix, each read off at its
-    first occurrence.
-    """
+    """Yield the sorted keys and the counts of each order 1 ... order: raw at the highest, continuation counts below."""
+    # The continuation count of a (k-1)-gram is the number of distinct k-grams with it as their suffix, which for a
+    # k-gram that starts at i is the (k-1)-gram at i + 1; each is read off at its first occurrence.
     keys = np.zeros(1, dtype=np.int64)
     nodes = np.zeros(len(stream) + 1, dtype=np.int64)  # the position in its table of the (k-1)-gram that starts at i
     for k in range(1, order + 1):
@@ -178,19 +179,6 @@ def _count_ngrams(stream: np.ndarray, *, vocab_size: int, order: int) -> Iterato
             yield shorter, np.bincount(nodes[starts + 1], minlength=len(shorter))
         nodes = inverse
     yield keys, counts
-
-
-def _discount(counts: np.ndarray, parents: np.ndarray, *, contexts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the discounted probabilities of the n-grams of one order, and the weights gamma of the order below.
-
-    counts, parents (N,) -> probability (N,), gamma (contexts,), both float32. A context with no count has gamma 1.
-    """
-    discount = estimate_discounts(counts)[np.minimum(counts, 3)]  # D(c), (N,)
-    total = np.bincount(parents, weights=counts, minlength=contexts)  # sum_v c(hv), (contexts,)
-    total_discount = np.bincount(parents, weights=discount, minlength=contexts)
-    gamma = np.divide(total_discount, total, out=np.ones(contexts), where=total > 0)
-    probability = (counts - discount) / np.maximum(total, 1)[parents]
-    return probability.astype(np.float32), gamma.astype(np.float32)
 
 
 def estimate_discounts(counts: np.ndarray) -> np.ndarray:
@@ -212,13 +200,3 @@ def _look_up(table: Tensor, position: Tensor, default: float) -> Tensor:
     if not len(table):
         return torch.full_like(position, default, dtype=table.dtype)
     return torch.where(position < 0, default, table[position])
-
-
-def _check_stream(stream: np.ndarray, vocab_size: int) -> None:
-    if not len(stream):
-        raise CorpusError("the text is empty; an n-gram model needs at least one token")
-    low, high = int(stream.min()), int(stream.max())
-    if low < 0 or high >= vocab_size:
-        raise VocabularyError(f"the text has ids from {low} to {high}; the vocabulary has 0 to {vocab_size - 1}")
-    if len(stream) * vocab_size >= 2**63:
-        raise CorpusError(f"{len(stream)} tokens of a vocabulary of {vocab_size} do not fit 64-bit keys; use less text")

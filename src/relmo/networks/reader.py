@@ -21,29 +21,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from relmo.networks.inputs import TaskNetwork, WordBatch
-from relmo.networks.sentence_encoder import Encoded, SentenceEncoder, append_elmo
+from relmo.networks.inputs import Encoded, SentenceEncoder, append_elmo
 from relmo.nn.attention import PassageQuestionAttention, PassageSelfAttention
 from relmo.nn.cells import initialise
 from relmo.nn.dropout import SequenceDropout
 from relmo.nn.pooling import length_mask, mask_padding
-from relmo.settings.reader import ReaderModelSettings
-
-
-class ReadingBatch(NamedTuple):
-    """Questions, their distinct passages, the passage index of each question (B,), and in training the first and last
-    word of each answer (B, 2)."""
-
-    passages: WordBatch
-    questions: WordBatch
-    passage_index: Tensor
-    targets: Tensor | None = None
-    predictions: int = 0
+from relmo.settings.tasks import ReaderModelSettings
 
 
 class SpanScores(NamedTuple):
-    """Log-probabilities of each word to be the first and the last one of the answer, (B, T) each; the lowest number in
-    the padding."""
+    """Log-probabilities of each word to be the first and the last one of the answer, (B, T) each."""
 
     start: Tensor
     end: Tensor
@@ -71,19 +58,21 @@ class SpanReader(nn.Module):
 
     def forward(self, passages: Encoded, questions: Encoded, passage_index: Tensor) -> SpanScores:
         """Score the answers to B questions about P passages; `passage_index` (B,) is the passage of each question."""
-        p, q = self.encode(passages)[passage_index], self.encode(questions)  # (B, T, 2H + E), (B, Q, 2H + E)
+        words = []  # (P, T, 2H + E), (B, Q, 2H + E)
+        for x, lengths, elmo in (passages, questions):
+            y = self.dropout(self.encoder(x, lengths))
+            words.append(append_elmo(y, lengths, elmo, self.elmo_size))
+        p, q = words[0][passage_index], words[1]
         lengths = passages.lengths[passage_index]
         m = relu(self.merge(self.attention(p, q, lengths, questions.lengths)))  # (B, T, 2H)
         g = self.dropout(self.passage(m, lengths))
         m = self.dropout(m + relu(self.residual(self.self_attention(g, lengths))))
         f = self.first(m, lengths)
         e = self.last(torch.cat([f, mask_padding(m, lengths)], dim=2), lengths)
-        return SpanScores(_log_softmax(self.start(f), lengths), _log_softmax(self.end(e), lengths))
-
-    def encode(self, texts: Encoded) -> Tensor:
-        """Return contextual word vectors with ELMo vectors appended, (B, T, 2H + E)."""
-        y = self.dropout(self.encoder(texts.x, texts.lengths))
-        return append_elmo(y, texts.lengths, texts.elmo, self.elmo_size)
+        padding = ~length_mask(lengths.to(m.device), m.shape[1])
+        logits = (scores.squeeze(2).float() for scores in (self.start(f), self.end(e)))  # (B, T) each
+        filled = (scores.masked_fill(padding, torch.finfo(scores.dtype).min) for scores in logits)
+        return SpanScores(*(torch.log_softmax(scores, dim=1) for scores in filled))
 
     def loss(self, scores: SpanScores, targets: Tensor) -> Tensor:
         """Return the mean of -log start_i - log end_j for targets (B, 2)."""
@@ -91,28 +80,12 @@ class SpanReader(nn.Module):
         return -(start + end).mean()
 
 
-class ReadingNetwork(TaskNetwork):
-    """Task network whose batches contain each passage once."""
-
-    def forward(self, batch: ReadingBatch) -> SpanScores:
-        """Score the first and last words of answers."""
-        return self.body(self.inputs(batch.passages), self.inputs(batch.questions), batch.passage_index)
-
-
-def _log_softmax(scores: Tensor, lengths: Tensor) -> Tensor:
-    """Return the log-softmax of scores (B, T, 1) over the words of a passage, (B, T)."""
-    scores = scores.squeeze(2).float()
-    words = length_mask(lengths.to(scores.device), scores.shape[1])
-    return torch.log_softmax(scores.masked_fill(~words, torch.finfo(scores.dtype).min), dim=1)
-
-
 class BestSpans(NamedTuple):
-    """Best spans of B passages, best first: first word, last word and log(start_i * end_j), (B, N) each; the latter is
-    -inf if a passage has no further span."""
+    """Best spans of B passages, best first: first word, last word and score, (B, N) each."""
 
     first: Tensor
     last: Tensor
-    score: Tensor
+    score: Tensor  # log(start_i * end_j); -inf if a passage has no further span
 
 
 def best_spans(scores: SpanScores, lengths: Tensor, *, longest: int, count: int = 1) -> BestSpans:

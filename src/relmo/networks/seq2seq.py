@@ -13,8 +13,8 @@
 The query is the state of the decoder after y_{t-1} for every score, as in Luong et al.; Bahdanau et al. query with the
 state before and put c_t into the input of the decoder. Input feeding does that one step later.
 
-`decode_steps` is the definition. If no step needs the output of the previous one, `decode_parallel` runs the layers of
-the decoder over all units at once.
+`decode_steps` is the definition. If no step needs the output of the previous one, `decode` runs the layers of the
+decoder over all units at once.
 
     Sutskever, Vinyals & Le 2014, Sequence to sequence learning with neural networks
     Cho et al. 2014, Learning phrase representations using RNN encoder-decoder
@@ -29,47 +29,32 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from relmo.networks.inputs import TaskNetwork, WordBatch, WordInputs
-from relmo.networks.language_model import Loss
-from relmo.networks.sentence_encoder import Encoded, SentenceEncoder, append_elmo
+from relmo.networks.inputs import Encoded, SentenceEncoder, append_elmo, encoder_options
 from relmo.nn.attention import QueryAttention
 from relmo.nn.cells import State, initialise, make_cell
 from relmo.nn.dropout import drop
 from relmo.nn.pooling import length_mask, mask_padding
 from relmo.nn.recurrent import Recurrent
 from relmo.nn.softmax import FullSoftmax
-from relmo.settings.seq2seq import Seq2SeqModelSettings
+from relmo.settings.tasks import Seq2SeqModelSettings
 
 
-class TranslationBatch(NamedTuple):
-    """Sources, and in training their targets.
+class TargetUnits(NamedTuple):
+    """Targets of a batch of sources, in training."""
 
-    inputs      (B, T): input of the decoder, starting with the end of text; padded with it
-    positions   (N,): indices of the predictions in the flattened (B * T)
-    targets     (N,): units to predict
-    """
-
-    source: WordBatch
-    inputs: Tensor | None = None
-    positions: Tensor | None = None
-    targets: Tensor | None = None
-    predictions: int = 0
+    inputs: Tensor  # (B, T): input of the decoder, starting with the end of text; padded with it
+    positions: Tensor  # (N,): indices of the predictions in the flattened (B * T)
+    units: Tensor  # (N,): units to predict
 
 
 class EncodedSource(NamedTuple):
-    """Input of the decoder for B sources.
+    """Input of the decoder for B sources."""
 
-    memory, keys   (B, S, D), (B, S, K): what is attended to, zero in the padding; (B, S, 0) without attention
-    mask           (B, S): true for units
-    vector         (B, D): final output of the encoder
-    state          initial state of the decoder, flat, as in `Recurrent`
-    """
-
-    memory: Tensor
-    keys: Tensor
-    mask: Tensor
-    vector: Tensor
-    state: State
+    memory: Tensor  # (B, S, D): what is attended to, zero in the padding
+    keys: Tensor  # (B, S, K); (B, S, 0) without attention
+    mask: Tensor  # (B, S): true for units
+    vector: Tensor  # (B, D): final output of the encoder
+    state: State  # initial state of the decoder, flat, as in `Recurrent`
 
     def select(self, indices: Tensor) -> "EncodedSource":
         """Return the sources with these indices (N,)."""
@@ -97,14 +82,8 @@ class Seq2SeqNetwork(nn.Module):
         self.feeding = settings.input_feeding
         self.dropout, self.label_smoothing = settings.dropout, settings.label_smoothing
         self.sampling, self.sampling_steps = settings.sampling, settings.sampling_steps
-        self.encoder = SentenceEncoder(
-            input_size=input_size,
-            hidden=hidden,
-            cell=settings.cell,
-            layers=settings.layers,
-            bidirectional=bidirectional,
-            dropout=settings.dropout,
-        )
+        options = encoder_options(settings)
+        self.encoder = SentenceEncoder(input_size=input_size, bidirectional=bidirectional, **options)
         encoder_size = self.encoder.hidden_size
         self.summed = settings.attention == "dot" and bidirectional  # dot needs vectors of one size
         memory = (encoder_size // 2 if self.summed else encoder_size) + elmo_size
@@ -133,7 +112,7 @@ class Seq2SeqNetwork(nn.Module):
         if self.sampling:
             self.register_buffer("steps", torch.zeros(()))
 
-    def encode(self, sentences: Encoded) -> EncodedSource:
+    def forward(self, sentences: Encoded) -> EncodedSource:
         """Encode B sources."""
         x, lengths, elmo = sentences
         run = self.encoder.recurrent(self.encoder.dropout(mask_padding(x, lengths)), None, lengths.clamp(min=1))
@@ -154,8 +133,7 @@ class Seq2SeqNetwork(nn.Module):
         return EncodedSource(memory, keys, length_mask(lengths.to(x.device), x.shape[1]), vector, tuple(ends))
 
     def initial_state(self, source: EncodedSource, beams: int = 1) -> State:
-        """Return the initial state of `step`, a row for each beam of each source: the state of the decoder; with input
-        feeding the readout; with attention the coverage of each source unit (rows, S)."""
+        """Return the state before `step`, a row per beam: the decoder's, [the fed readout, coverage (rows, S)]."""
         state = [tensor.repeat_interleave(beams, dim=0) for tensor in source.state]
         rows = len(source.mask) * beams
         if self.feeding:
@@ -197,12 +175,9 @@ class Seq2SeqNetwork(nn.Module):
         return Decoded(drop(readout, self.dropout, self.training), weights)
 
     def decode(self, source: EncodedSource, inputs: Tensor) -> Decoded:
-        """Run the decoder over given units (B, T), at once if possible."""
-        is_sampled = self.training and self.sampling
-        return self.decode_steps(source, inputs) if self.feeding or is_sampled else self.decode_parallel(source, inputs)
-
-    def decode_parallel(self, source: EncodedSource, inputs: Tensor) -> Decoded:
-        """Run all steps at once, if none needs the output of another."""
+        """Run the decoder over given units (B, T), all steps at once if none needs the output of another."""
+        if self.feeding or (self.training and self.sampling):
+            return self.decode_steps(source, inputs)
         x = drop(self.embedding(inputs), self.dropout, self.training)  # (B, T, E)
         if self.reads_vector:
             x = torch.cat([x, source.vector.unsqueeze(1).expand(-1, x.shape[1], -1)], dim=2)
@@ -227,34 +202,13 @@ class Seq2SeqNetwork(nn.Module):
                     ids = torch.where(torch.rand(ids.shape, device=ids.device) < rate, predictions, ids)
         return Decoded(torch.stack(readouts, dim=1), torch.stack(weights, dim=1))
 
-    def loss(self, decoded: Decoded, positions: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, source: EncodedSource, targets: TargetUnits) -> Tensor:
         """Return the mean of -log p(y_t) over the targets; with label smoothing that of sum_k q(k) * -log p(k), where q
         is 1 - eps for the target, plus eps / V for all units."""
+        decoded = self.decode(source, targets.inputs)
         if self.sampling and self.training:
             self.steps += 1
-        readout = decoded.readout.flatten(0, 1).index_select(0, positions)  # (N, R)
+        readout = decoded.readout.flatten(0, 1).index_select(0, targets.positions)  # (N, R)
         if not self.label_smoothing:
-            return self.output.loss(readout, targets)
-        return cross_entropy(self.output.logits(readout).float(), targets, label_smoothing=self.label_smoothing)
-
-
-class TranslatingNetwork(TaskNetwork):
-    """Inputs of the source, and the sequence-to-sequence network."""
-
-    body: Seq2SeqNetwork
-
-    def __init__(self, inputs: WordInputs, body: Seq2SeqNetwork):
-        super().__init__(inputs, body)
-
-    def forward(self, batch: TranslationBatch) -> EncodedSource:
-        """Encode the sources."""
-        return self.body.encode(self.inputs(batch.source))
-
-    def loss(self, batch: TranslationBatch, carry: State | None = None) -> Loss:
-        """Return the loss of a batch with targets."""
-        assert batch.inputs is not None
-        assert batch.positions is not None
-        assert batch.targets is not None
-        decoded = self.body.decode(self(batch), batch.inputs)
-        mean = self.body.loss(decoded, batch.positions, batch.targets)
-        return Loss(mean + self.inputs.penalty(), batch.predictions, ())
+            return self.output.loss(readout, targets.units)
+        return cross_entropy(self.output.logits(readout).float(), targets.units, label_smoothing=self.label_smoothing)

@@ -17,18 +17,15 @@ from torch.nn.functional import softplus
 
 from relmo.networks.language_model import Loss
 from relmo.nn.cells import State
-from relmo.settings.skipgram import SkipgramModelSettings
+from relmo.settings.lm import SkipgramModelSettings
 
 
 class Groups(NamedTuple):
-    """G groups of S consecutive words, with the C words in and around each and K negatives.
-
-    pairs[g, s, c] is true if centres[g, s] should predict contexts[g, c].
-    """
+    """G groups of S consecutive words, with the C words in and around each and K negatives."""
 
     centres: Tensor  # (G, S)
     contexts: Tensor  # (G, C)
-    pairs: Tensor  # (G, S, C), bool
+    pairs: Tensor  # (G, S, C): whether a centre should predict a context
     negatives: Tensor  # (G, K)
     predictions: int  # number of pairs
 

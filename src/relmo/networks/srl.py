@@ -11,7 +11,7 @@ u   = biLSTM(word)  [; ELMo],   p(t is a predicate) = sigmoid(w . u_t + b)
 
 Choices:
 - The words of a sentence are embedded once, and each of its predicates is a row of the deep network's batch.
-- Without targets, the roles of all given and all detected predicates are predicted.
+- At prediction, the roles of all given and all detected predicates are predicted.
 - The word of the predicate is tagged B-V, and no other word is.
 
     He et al. 2017, Deep semantic role labeling: what works and what's next
@@ -24,14 +24,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from relmo.networks.inputs import IGNORED, TaskNetwork, WordBatch
-from relmo.networks.sentence_encoder import Encoded, SentenceEncoder, append_elmo
+from relmo.networks.inputs import IGNORED, Encoded, SentenceEncoder, append_elmo
 from relmo.nn.cells import initialise
 from relmo.nn.crf import NEVER, best_legal
 from relmo.nn.dropout import SequenceDropout
 from relmo.nn.highway_lstm import AlternatingLSTM
 from relmo.nn.pooling import length_mask
-from relmo.settings.srl import SRLModelSettings
+from relmo.settings.tasks import SRLModelSettings
 
 MAX_WORDS = 8192  # per forward pass in evaluation, counted for each predicate; bounds the memory
 
@@ -50,23 +49,13 @@ class RoleTargets(NamedTuple):
     predicates: Tensor
 
 
-class RoleBatch(NamedTuple):
-    """Sentences, the given predicates, and in training the targets and the number of tags."""
-
-    words: WordBatch
-    predicates: Predicates
-    targets: RoleTargets | None = None
-    predictions: int = 0
-
-
 class RoleScores(NamedTuple):
-    """Scores of the tags (P, T, K) for each predicate, the lengths of its sentence (P,), and the log-odds of each word
-    to be a predicate (B, T), -inf in the padding; None without a detector."""
+    """Scores of the tags for each predicate, and of each word to be a predicate."""
 
     predicates: Predicates
-    tags: Tensor
-    lengths: Tensor
-    odds: Tensor | None
+    tags: Tensor  # (P, T, K)
+    lengths: Tensor  # (P,): of the predicate's sentence
+    odds: Tensor | None  # (B, T): log-odds, -inf in the padding; None without a detector
 
 
 class PredicateDetector(nn.Module):
@@ -85,13 +74,9 @@ class PredicateDetector(nn.Module):
 
 
 class SRLNetwork(nn.Module):
-    """Network of a semantic role labeller.
+    """Network of a semantic role labeller; `legal` are the pairs of tags that may follow each other, `verb` is B-V."""
 
-    legal   which tags may follow each other: bool (K + 2, K + 2)
-    verb    index of the tag B-V
-    """
-
-    legal: Tensor
+    legal: Tensor  # (K + 2, K + 2), bool
 
     def __init__(self, settings: SRLModelSettings, *, input_size: int, legal: Tensor, verb: int, elmo_size: int = 0):
         super().__init__()
@@ -112,6 +97,21 @@ class SRLNetwork(nn.Module):
         self.output = nn.Linear(settings.hidden + elmo_size, len(legal) - 2)
         self.register_buffer("legal", legal, persistent=False)
         initialise(self)
+
+    def forward(self, sentences: Encoded, predicates: Predicates, detect: bool) -> RoleScores:
+        """Score the tags for the given predicates and, with `detect`, for those with positive log-odds, each once."""
+        odds = None if self.detector is None else self.detector(sentences)
+        if detect and odds is not None:
+            is_predicate = odds > 0
+            is_predicate[predicates.rows, predicates.positions] = True
+            predicates = Predicates(*is_predicate.nonzero(as_tuple=True))
+        if torch.is_grad_enabled():
+            tags = self.label(sentences, predicates)
+        else:
+            batch_size = max(1, MAX_WORDS // max(sentences.x.shape[1], 1))
+            chunks = zip(*(part.split(batch_size) for part in predicates), strict=True)
+            tags = torch.cat([self.label(sentences, Predicates(*chunk)) for chunk in chunks])
+        return RoleScores(predicates, tags, sentences.lengths.to(tags.device)[predicates.rows], odds)
 
     def label(self, sentences: Encoded, predicates: Predicates) -> Tensor:
         """Return the scores of the tags of all words for each predicate, (P, T, K)."""
@@ -144,31 +144,3 @@ class SRLNetwork(nn.Module):
         is_verb = torch.arange(tags.shape[2], device=tags.device) == self.verb  # (K,)
         tags.masked_fill_(is_predicate.unsqueeze(2) ^ is_verb, NEVER)  # (P, T, K)
         return best_legal(tags, scores.lengths, self.legal)
-
-
-class RoleNetwork(TaskNetwork):
-    """Task network whose batches contain predicates."""
-
-    body: SRLNetwork
-
-    def forward(self, batch: RoleBatch) -> RoleScores:
-        """Score the predicates of the batch; without targets, also those that are detected."""
-        sentences = self.inputs(batch.words)
-        odds = None if self.body.detector is None else self.body.detector(sentences)
-        predicates = batch.predicates if batch.targets is not None else add_detected(batch.predicates, odds)
-        if torch.is_grad_enabled():
-            tags = self.body.label(sentences, predicates)
-        else:
-            batch_size = max(1, MAX_WORDS // max(sentences.x.shape[1], 1))
-            chunks = zip(*(part.split(batch_size) for part in predicates), strict=True)
-            tags = torch.cat([self.body.label(sentences, Predicates(*chunk)) for chunk in chunks])
-        return RoleScores(predicates, tags, batch.words.lengths.to(tags.device)[predicates.rows], odds)
-
-
-def add_detected(predicates: Predicates, odds: Tensor | None) -> Predicates:
-    """Return the given predicates and those with positive log-odds, each once, sentence by sentence."""
-    if odds is None:
-        return predicates
-    is_predicate = odds > 0
-    is_predicate[predicates.rows, predicates.positions] = True
-    return Predicates(*is_predicate.nonzero(as_tuple=True))

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from relmo.networks.inputs import IGNORED
-from relmo.networks.sentence_encoder import Encoded, SentenceEncoder
+from relmo.networks.inputs import IGNORED, Encoded, SentenceEncoder, encoder_options
 from relmo.nn.cells import initialise
 from relmo.nn.crf import CRF
 from relmo.nn.dropout import SequenceDropout
-from relmo.settings.tagger import TaggerModelSettings
+from relmo.settings.tasks import TaggerModelSettings
 
 
 class Emissions(NamedTuple):
@@ -30,18 +29,14 @@ class Emissions(NamedTuple):
 
 
 class DecodedTags(NamedTuple):
-    """Tags of a sentence of T words, the probability of each (T,), and of each jointly with the preceding one (T - 1,).
-
-    With a softmax tags are independent, and the latter is a product; with a CRF both are marginals.
-    """
+    """Tags of a sentence of T words, with probabilities; those of a CRF are marginals."""
 
     tags: list[int]
-    unary: list[float]
-    pairwise: list[float]
+    unary: list[float]  # of each tag
+    pairwise: list[float]  # of each pair of neighbours, (T - 1,); with a softmax they are independent
 
     def joint(self, start: int, end: int) -> float:
-        """Return p(y_start … y_end-1), the joint probability of the tags of a span. For a chain it is
-        p(y_start, y_start+1) p(y_start+1, y_start+2) … / p(y_start+1) …"""
+        """Return p(y_start … y_end-1): for a chain p(y_start, y_start+1) p(y_start+1, y_start+2) … / p(y_start+1) …"""
         if end - start < 2:
             return self.unary[start]
         inner = prod(self.unary[start + 1 : end - 1])
@@ -49,10 +44,7 @@ class DecodedTags(NamedTuple):
 
 
 class TaggerNetwork(nn.Module):
-    """Network of a tagger. Dropout is variational, on the input, between layers and on the output.
-
-    `legal`, bool (K + 2, K + 2), says which tags may follow each other; only a CRF needs it.
-    """
+    """Network of a tagger. Dropout is variational, on the input, between layers and on the output."""
 
     def __init__(
         self,
@@ -61,17 +53,11 @@ class TaggerNetwork(nn.Module):
         input_size: int,
         num_tags: int,
         elmo_size: int = 0,
-        legal: Tensor | None = None,
+        legal: Tensor | None = None,  # (K + 2, K + 2), bool: which tags may follow each other, for a CRF
     ):
         super().__init__()
-        self.encoder = SentenceEncoder(
-            input_size=input_size,
-            hidden=settings.hidden,
-            cell=settings.cell,
-            layers=settings.layers,
-            dropout=settings.dropout,
-            elmo_size=elmo_size,
-        )
+        options = encoder_options(settings)
+        self.encoder = SentenceEncoder(input_size=input_size, elmo_size=elmo_size, **options)
         self.dropout = SequenceDropout(settings.dropout, variational=True)
         self.output = nn.Linear(self.encoder.output_size, num_tags)
         initialise(self)
@@ -82,8 +68,7 @@ class TaggerNetwork(nn.Module):
         return Emissions(self.output(self.dropout(self.encoder(*sentences))), sentences.lengths)
 
     def loss(self, emissions: Emissions, tags: Tensor) -> Tensor:
-        """Return the mean of -log p over words or, with a CRF, over sentences; tags (B, T) are IGNORED in the padding
-        and for words without a tag."""
+        """Return the mean of -log p over words or, with a CRF, sentences; tags (B, T) of other words are IGNORED."""
         if self.crf is not None:
             return self.crf.loss(emissions.scores, tags, emissions.lengths)
         return cross_entropy(emissions.scores.transpose(1, 2), tags, ignore_index=IGNORED)

@@ -2,16 +2,9 @@
 
 Padding gets no attention and gives none: its rows are zero, and so are those of tokens that attend to an empty
 sentence. Constants that papers add to scores change no softmax and are omitted.
-
-Chen et al. 2017, Enhanced LSTM for natural language inference (soft alignment)
-McCann et al. 2017, Learned in translation (biattention, self-attentive pooling)
-Lin et al. 2017, A structured self-attentive sentence embedding
-Seo et al. 2017, Bidirectional attention flow for machine comprehension
-Clark & Gardner 2017, Simple and effective multi-paragraph reading comprehension (trilinear self-attention)
-Bahdanau, Cho & Bengio 2015;  Luong, Pham & Manning 2015 (attention of a decoder)
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,30 +17,18 @@ MAX_SIMILARITIES = 1 << 25  # of a passage's tokens with each other in memory at
 ScoreName = Literal["additive", "dot", "general", "concat"]
 
 
-class Alignment(NamedTuple):
-    """Vectors that each token of sentence a attends to in b (B, S, D), and each of b in a (B, T, D)."""
-
-    first: Tensor
-    second: Tensor
-
-
-class Pooled(NamedTuple):
-    """One vector per sentence (B, D), and the weight of each token in it (B, T)."""
-
-    vector: Tensor
-    weights: Tensor
-
-
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     """Return the softmax over the last dimension where the mask is true; zeros if it is nowhere true."""
     lowest = torch.finfo(scores.dtype).min  # finite: a softmax of infinities alone is not a number
     return torch.softmax(scores.masked_fill(~mask, lowest), dim=-1) * mask
 
 
-def soft_align(a: Tensor, b: Tensor, lengths_a: Tensor, lengths_b: Tensor, scores: Tensor | None = None) -> Alignment:
-    """Return each token as a mixture of the tokens of the other sentence: a (B, S, D), b (B, T, D).
+def soft_align(
+    a: Tensor, b: Tensor, lengths_a: Tensor, lengths_b: Tensor, scores: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return ã (B, S, D) and b̃ (B, T, D), each token of a and b as a mixture of the other sentence's tokens.
 
-    e_ij = a_i . b_j                                        or `scores` (B, S, T)
+    e_ij = a_i . b_j                                        or `scores` (B, S, T);  Chen et al. 2017
     ã_i  = sum_j softmax_j(e_ij) b_j
     b̃_j  = sum_i softmax_i(e_ij) a_i
     """
@@ -58,33 +39,29 @@ def soft_align(a: Tensor, b: Tensor, lengths_a: Tensor, lengths_b: Tensor, score
     mask = mask_a & mask_b
     to_b = masked_softmax(e, mask)
     to_a = masked_softmax(e.transpose(1, 2), mask.transpose(1, 2))
-    return Alignment(to_b @ b, to_a @ a)
+    return to_b @ b, to_a @ a
 
 
-def biattention(x: Tensor, y: Tensor, lengths_x: Tensor, lengths_y: Tensor) -> Alignment:
-    """Return [X; X - C_y; X * C_y] (B, S, 3D) and [Y; Y - C_x; Y * C_x] (B, T, 3D) with the soft alignments C.
-
-    X and Y may be the same sentence.
-    """
+def biattention(x: Tensor, y: Tensor, lengths_x: Tensor, lengths_y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return [X; X - C_y; X * C_y] and [Y; Y - C_x; Y * C_x] with the soft alignments C (McCann et al. 2017)."""
     c_y, c_x = soft_align(x, y, lengths_x, lengths_y)
-    return Alignment(torch.cat([x, x - c_y, x * c_y], dim=2), torch.cat([y, y - c_x, y * c_x], dim=2))
+    return torch.cat([x, x - c_y, x * c_y], dim=2), torch.cat([y, y - c_x, y * c_x], dim=2)
 
 
 class AttentivePool(nn.Module):
-    """Mean with learned weights: softmax_t(v . x_t), or with `hidden` units softmax_t(v . tanh(W x_t + b))."""
+    """Mean with weights softmax_t(v . x_t), or with `hidden` units softmax_t(v . tanh(W x_t + b)); Lin et al. 2017."""
 
     def __init__(self, size: int, *, hidden: int | None = None):
         super().__init__()
         self.inner = nn.Linear(size, hidden) if hidden else None
         self.score = nn.Linear(hidden or size, 1, bias=False)
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Pooled:
-        """Pool x (B, T, D) with lengths (B,) to vectors (B, D); zeros for an empty sentence."""
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Pool x (B, T, D) to vectors (B, D), zeros for an empty sentence; return them and the weights (B, T)."""
         x = mask_padding(x, lengths)
         inner = x if self.inner is None else torch.tanh(self.inner(x))
-        mask = length_mask(lengths.to(x.device), x.shape[1])
-        weights = masked_softmax(self.score(inner).squeeze(2), mask)  # (B, T)
-        return Pooled((weights.unsqueeze(1) @ x).squeeze(1), weights)
+        weights = masked_softmax(self.score(inner).squeeze(2), length_mask(lengths.to(x.device), x.shape[1]))  # (B, T)
+        return (weights.unsqueeze(1) @ x).squeeze(1), weights
 
 
 def _similarity_weights(size: int) -> nn.Parameter:
@@ -94,7 +71,7 @@ def _similarity_weights(size: int) -> nn.Parameter:
 
 
 class PassageQuestionAttention(nn.Module):
-    """Attention between a passage x and a question y by a trilinear similarity.
+    """Attention between a passage x and a question y by a trilinear similarity (Seo et al. 2017).
 
     s_ij = w_x . x_i + w_y . y_j + (w_xy * x_i) . y_j
     a_i  = sum_j softmax_j(s_ij) y_j                     passage to question
@@ -121,12 +98,10 @@ class PassageQuestionAttention(nn.Module):
 
 
 class PassageSelfAttention(nn.Module):
-    """Attention of each token of a passage to the other tokens.
+    """Attention of each token of a passage to the other tokens (Clark & Gardner 2017).
 
     a_i = sum_{j != i} softmax_j(w_y . x_j + (w_xy * x_i) . x_j) x_j
     out = [x_i; a_i; x_i * a_i]
-
-    Long passages are processed in portions, to limit the memory for similarities.
     """
 
     def __init__(self, size: int):
@@ -138,28 +113,23 @@ class PassageSelfAttention(nn.Module):
         """Return (B, T, 3D), zero past a passage's end, of x (B, T, D) and lengths (B,)."""
         x = mask_padding(x, lengths)
         batch, steps, _ = x.shape
+        # Long passages are processed in portions, to limit the memory for similarities.
         portion = max(MAX_SIMILARITIES // max(batch * steps, 1), 1)
-        a = torch.cat([self._attend(x, lengths, start, portion) for start in range(0, steps, portion)], dim=1)
+        mask = length_mask(lengths.to(x.device), steps)  # (B, T)
+        position = torch.arange(steps, device=x.device)
+        mixtures = []
+        for start in range(0, steps, portion):
+            rows = slice(start, start + portion)
+            queries = x[:, rows]  # before the products: autograd sums the gradients of x in this order
+            s = (x @ self.w_y).unsqueeze(1) + (queries * self.w_xy) @ x.transpose(1, 2)  # (B, P, T)
+            is_other = position != position[rows].unsqueeze(1)  # (P, T)
+            mixtures.append(masked_softmax(s, mask.unsqueeze(1) & mask[:, rows].unsqueeze(2) & is_other) @ x)
+        a = torch.cat(mixtures, dim=1)
         return torch.cat([x, a, x * a], dim=2)
-
-    def _attend(self, x: Tensor, lengths: Tensor, start: int, portion: int) -> Tensor:
-        queries = x[:, start : start + portion]  # (B, P, D)
-        s = (x @ self.w_y).unsqueeze(1) + (queries * self.w_xy) @ x.transpose(1, 2)  # (B, P, T)
-        mask = length_mask(lengths.to(x.device), x.shape[1])  # (B, T)
-        position = torch.arange(x.shape[1], device=x.device)
-        is_other = position != position[start : start + portion].unsqueeze(1)  # (P, T)
-        return masked_softmax(s, mask.unsqueeze(1) & mask[:, start : start + portion].unsqueeze(2) & is_other) @ x
-
-
-class Attended(NamedTuple):
-    """The context of each query (B, T, D), and the weight of each row of memory in it (B, T, S)."""
-
-    context: Tensor
-    weights: Tensor
 
 
 class QueryAttention(nn.Module):
-    """Attention from queries s_i (states of a decoder) to a memory h_j (of an encoder).
+    """Attention from queries s_i (states of a decoder) to a memory h_j (Bahdanau et al. 2015; Luong et al. 2015).
 
     a_ij = softmax_j(score(s_i, h_j));   c_i = sum_j a_ij h_j
 
@@ -167,8 +137,6 @@ class QueryAttention(nn.Module):
     dot        score(s, h) = s . h
     general    score(s, h) = s . W h
     concat     score(s, h) = v . tanh(W [s; h])          additive with the queries' size and no bias, as published
-
-    The part of a score that depends on the memory alone is computed once (`keys`).
     """
 
     def __init__(self, score: ScoreName, *, query_size: int, memory_size: int, hidden: int | None = None):
@@ -176,26 +144,22 @@ class QueryAttention(nn.Module):
         if score == "dot" and query_size != memory_size:
             raise ValueError(f"dot requires equal sizes of queries and memory, not {query_size} and {memory_size}.")
         self.score = score
-        size = query_size if score == "concat" or hidden is None else hidden
         is_sum = score in ("additive", "concat")
+        size = hidden if hidden is not None and score == "additive" else query_size
         self.of_query = nn.Linear(query_size, size, bias=False) if is_sum else None
-        self.of_memory = (
-            None if score == "dot" else nn.Linear(memory_size, size if is_sum else query_size, bias=score == "additive")
-        )
+        self.of_memory = None if score == "dot" else nn.Linear(memory_size, size, bias=score == "additive")
         self.v = nn.Linear(size, 1, bias=False) if is_sum else None
 
     def keys(self, memory: Tensor) -> Tensor:
         """Return the memory's part of the scores, h, W h or U h: (B, S, K) of memory (B, S, D)."""
         return memory if self.of_memory is None else self.of_memory(memory)
 
-    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Return the scores (B, T, S) of queries (B, T, Q) and keys (B, S, K)."""
+    def forward(self, queries: Tensor, keys: Tensor, memory: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return contexts (B, T, D) and weights (B, T, S) of queries (B, T, Q), memory (B, S, D) and mask (B, S)."""
         if self.of_query is None or self.v is None:
-            return queries @ keys.transpose(1, 2)
-        hidden = torch.tanh(self.of_query(queries).unsqueeze(2) + keys.unsqueeze(1))  # (B, T, S, K)
-        return self.v(hidden).squeeze(3)
-
-    def forward(self, queries: Tensor, keys: Tensor, memory: Tensor, mask: Tensor) -> Attended:
-        """Attend with queries (B, T, Q) to memory (B, S, D) with its `keys`; mask (B, S) is true for its rows."""
-        weights = masked_softmax(self.scores(queries, keys), mask.unsqueeze(1))
-        return Attended(weights.to(memory.dtype) @ memory, weights)
+            scores = queries @ keys.transpose(1, 2)
+        else:
+            hidden = torch.tanh(self.of_query(queries).unsqueeze(2) + keys.unsqueeze(1))  # (B, T, S, K)
+            scores = self.v(hidden).squeeze(3)
+        weights = masked_softmax(scores, mask.unsqueeze(1))  # (B, T, S)
+        return weights.to(memory.dtype) @ memory, weights

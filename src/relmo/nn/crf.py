@@ -3,14 +3,11 @@
 s(y) = start[y_1] + sum_t emissions[t, y_t] + sum_t transitions[y_t-1, y_t] + end[y_T]
 p(y) = exp s(y) / Z,   Z = sum over legal y' of exp s(y')
 
-Choices:
-- Sequences that are not legal have probability zero, in training as in decoding, whatever the emissions.
-- Sums are done in logarithms: emissions that differ by thousands neither overflow nor lose a path.
-- Padding has no influence; an empty sentence has one sequence, of score zero.
-- A word without a tag may have any: p is then the sum over all sequences that agree with the other tags.
+Sequences that are not legal have probability zero, in training as in decoding. Sums are done in logarithms, so that no
+path overflows or is lost. Padding has no influence; an empty sentence has one sequence, of score zero. A word without a
+tag may have any: p is then the sum over all sequences that agree with the other tags (Tsuboi et al. 2008).
 
 Lafferty et al. 2001, Conditional random fields;  Lample et al. 2016, Neural architectures for named entity recognition
-Tsuboi et al. 2008, Training conditional random fields using incomplete annotations
 """
 
 import torch
@@ -48,18 +45,24 @@ class CRF(nn.Module):
         lengths (B,)."""
         emissions, mask = self._mask(emissions, lengths)
         tags = torch.where(mask, tags, 0)
-        if bool((tags < 0).any()):
-            return self._incomplete_nll(emissions, tags, lengths)
-        if not self._all_legal(tags, lengths.to(tags.device)):
-            raise ValueError("A sequence of tags is not legal. Check the data, or allow the transition.")
-        return self._log_partition(emissions, lengths) - self._score(emissions, tags, lengths, mask)
-
-    def _incomplete_nll(self, emissions: Tensor, tags: Tensor, lengths: Tensor) -> Tensor:
-        """Return -log of the total probability of the sequences that agree with all tags that are not negative."""
-        differs = torch.arange(self.tags, device=tags.device) != tags.unsqueeze(2)
-        constrained = emissions.masked_fill(differs & (tags >= 0).unsqueeze(2), NEVER)
-        score = self._log_partition(constrained, lengths)
-        if bool((score <= NEVER / 2).any()):
+        if bool((tags < 0).any()):  # the total of the sequences that agree with the other tags
+            differs = torch.arange(self.tags, device=tags.device) != tags.unsqueeze(2)
+            constrained = emissions.masked_fill(differs & (tags >= 0).unsqueeze(2), NEVER)
+            score = self._log_partition(constrained, lengths)
+            is_legal = not bool((score <= NEVER / 2).any())
+        else:
+            score = emissions.new_zeros(len(tags))
+            ends = lengths.to(tags.device).unsqueeze(1)
+            if tags.shape[1]:
+                emission = emissions.gather(2, tags.unsqueeze(2)).squeeze(2).sum(dim=1)  # zero past the end
+                transition = torch.where(mask[:, 1:], self.transitions[tags[:, :-1], tags[:, 1:]], 0.0).sum(dim=1)
+                last = tags.gather(1, (ends - 1).clamp(min=0)).squeeze(1)
+                score = emission + transition + torch.where(mask[:, 0], self.start[tags[:, 0]] + self.end[last], 0.0)
+            position, edge = torch.arange(tags.shape[1] + 1, device=tags.device), torch.full_like(ends, self.tags)
+            before = torch.cat([edge, tags], dim=1)  # (B, T + 1): the start, then the tags
+            after = torch.where(position == ends, self.tags + 1, torch.cat([tags, edge], dim=1))  # and then the end
+            is_legal = bool((self.legal[before, after] | (position > ends) | (ends == 0)).all())
+        if not is_legal:
             raise ValueError("A sequence of tags is not legal. Check the data, or allow the transition.")
         return self._log_partition(emissions, lengths) - score
 
@@ -142,33 +145,11 @@ class CRF(nn.Module):
             alphas.append(a)
         return alphas
 
-    def _score(self, emissions: Tensor, tags: Tensor, lengths: Tensor, mask: Tensor) -> Tensor:
-        """Return s(y) (B,) of tags that are 0 past the end."""
-        if tags.shape[1] == 0:
-            return emissions.new_zeros(len(tags))
-        emission = emissions.gather(2, tags.unsqueeze(2)).squeeze(2).sum(dim=1)  # zero past the end
-        transition = torch.where(mask[:, 1:], self.transitions[tags[:, :-1], tags[:, 1:]], 0.0).sum(dim=1)
-        last = tags.gather(1, (lengths.to(tags.device) - 1).clamp(min=0).unsqueeze(1)).squeeze(1)
-        ends = torch.where(mask[:, 0], self.start[tags[:, 0]] + self.end[last], 0.0)
-        return emission + transition + ends
-
-    def _all_legal(self, tags: Tensor, lengths: Tensor) -> bool:
-        """Return whether the tags of every sentence are legal, from its start to its end."""
-        batch, steps = tags.shape
-        position = torch.arange(steps + 1, device=tags.device)
-        ends = lengths.unsqueeze(1)
-        edge = tags.new_full((batch, 1), self.tags)
-        before = torch.cat([edge, tags], dim=1)  # (B, T + 1): the start, then the tags
-        after = torch.where(position == ends, self.tags + 1, torch.cat([tags, edge], dim=1))  # the tags, then the end
-        return bool((self.legal[before, after] | (position > ends) | (ends == 0)).all())
-
 
 @torch.no_grad()
 def best_legal(scores: Tensor, lengths: Tensor, legal: Tensor) -> list[list[int]]:
     """Return the legal sequence of each sentence with the greatest sum of scores (B, T, K), e.g. of a softmax.
-
-    `legal` is as in `CRF`. A tag with the score `NEVER` is not used.
-    """
+    `legal` is as in `CRF`; a tag with the score `NEVER` is not used."""
     K = scores.shape[2]
     mask = length_mask(lengths.to(scores.device), scores.shape[1])
     costs = torch.where(legal, 0.0, NEVER)
@@ -177,10 +158,7 @@ def best_legal(scores: Tensor, lengths: Tensor, legal: Tensor) -> list[list[int]
 
 
 def _viterbi(emissions: Tensor, mask: Tensor, start: Tensor, into: Tensor, end: Tensor) -> list[list[int]]:
-    """Return the best sequence of each sentence.
-
-    emissions (B, T, K) are zero where the mask (B, T) is false; start (K,), into (K, K), end (K,) as `_legal_scores`.
-    """
+    """Return the best sequence of each sentence; emissions are zero past its end, the others from `_legal_scores`."""
     batch, steps, tags = emissions.shape
     if steps == 0:
         return [[] for _ in range(batch)]

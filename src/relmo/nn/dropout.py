@@ -1,8 +1,6 @@
 """Dropout in the forms that recurrent networks use, without effect in evaluation mode; and feed-forward layers with it.
 
-Srivastava et al. 2014, Dropout;  Gal & Ghahramani 2016 (one mask for all time steps, whole words dropped);
-Wan et al. 2013, DropConnect, on the recurrent weights as in Merity et al. 2018 (AWD-LSTM)
-Goodfellow et al. 2013, Maxout networks
+Srivastava et al. 2014;  Gal & Ghahramani 2016 (one mask for all steps, whole words);  Goodfellow et al. 2013 (maxout)
 """
 
 from collections.abc import Sequence
@@ -32,8 +30,7 @@ class SequenceDropout(nn.Module):
 
     def __init__(self, p: float, *, variational: bool = False):
         super().__init__()
-        self.p = p
-        self.variational = variational
+        self.p, self.variational = p, variational
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply dropout to x (B, T, H) in training."""
@@ -42,11 +39,6 @@ class SequenceDropout(nn.Module):
         if not self.variational:
             return dropout(x, self.p)
         return x * dropout(x.new_ones(x.shape[0], 1, x.shape[2]), self.p)
-
-
-def drop_weights(weight: Tensor, p: float, training: bool) -> Tensor:
-    """Apply DropConnect: each weight is zeroed with probability p, for all steps of the sequence."""
-    return dropout(weight, p, training) if training and p else weight
 
 
 def drop_words(embedding: Tensor, p: float, training: bool) -> Tensor:
@@ -61,8 +53,7 @@ class MLP(nn.Module):
 
     def __init__(self, input_size: int, sizes: Sequence[int], *, dropout: float = 0.0, activation: Activation = "relu"):
         super().__init__()
-        self.dropout = dropout
-        self.activation = relu if activation == "relu" else torch.tanh
+        self.dropout, self.activation = dropout, relu if activation == "relu" else torch.tanh
         input_sizes = [input_size, *sizes[:-1]]
         self.layers = nn.ModuleList([nn.Linear(i, o) for i, o in zip(input_sizes, sizes, strict=False)])
         self.output_size = sizes[-1] if sizes else input_size
@@ -83,8 +74,7 @@ class Maxout(nn.Module):
 
     def __init__(self, input_size: int, sizes: Sequence[int], *, pieces: int, dropouts: Sequence[float]):
         super().__init__()
-        self.pieces = pieces
-        self.dropouts = list(dropouts)
+        self.pieces, self.dropouts = pieces, list(dropouts)
         input_sizes = [input_size, *sizes[:-1]]
         self.layers = nn.ModuleList([nn.Linear(i, o * pieces) for i, o in zip(input_sizes, sizes, strict=True)])
 

@@ -8,20 +8,12 @@ For each layer, with input x_t and previous state h_{t-1}, c_{t-1} (t + 1 in lay
     r       = sigmoid(W_r x_t + U_r h_{t-1} + b_r)   share of the LSTM's output, against the input's
     h_t     = z * (r * o * tanh(c_t) + (1 - r) * W_h x_t)
 
-z is a dropout mask that all steps of a sequence share.
+z is a dropout mask that all steps of a sequence share. Past a sequence's end the input gate is closed and h is zero, so
+a layer that reads backwards begins at each sequence's own end. The gate r starts almost closed, with a bias of -2, so
+that at first the words bypass the layers; with 0 a deep network learns much more slowly.
 
-Choices:
-- `unroll_highway` is the reference. `_Recurrence` computes the same with its own backward pass: one product for the
-  inputs of all steps, one product per step, and quantities of the gradient that need no earlier step computed for all
-  steps at once. So a step takes 9 calls forwards and 5 backwards, where autograd takes 17 and 29.
-- The gate r starts almost closed, with a bias of -2, so that at first the words bypass the layers. With 0, half of
-  them would be lost in each layer, and a deep network learns much more slowly.
-- Past a sequence's end the input gate is closed and h is zero, so a layer that reads backwards begins at each
-  sequence's own end, and nothing depends on the other sequences of the batch.
-
-    He et al. 2017, Deep semantic role labeling: what works and what's next
-    Zhang et al. 2016, Highway long short-term memory RNNs;  Gal & Ghahramani 2016 (one mask for all steps)
-    Saxe et al. 2014 (orthogonal initial weights);  Srivastava et al. 2015, Highway networks (the initial bias)
+    He et al. 2017, Deep semantic role labeling;  Zhang et al. 2016, Highway long short-term memory RNNs
+    Gal & Ghahramani 2016 (one mask);  Saxe et al. 2014 (orthogonal weights);  Srivastava et al. 2015 (the initial bias)
 """
 
 from typing import Any
@@ -31,7 +23,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import dropout, linear
 
-from relmo.nn.backends import register_backend, select_backend
 from relmo.nn.cells.base import orthogonal_
 from relmo.nn.cells.lstm import update_memory
 from relmo.nn.pooling import length_mask
@@ -41,11 +32,7 @@ CLOSED = -1e4  # added to a gate to make it exactly zero
 
 
 class HighwayLSTM(nn.Module):
-    """One layer, with the weights of the gates stacked along the rows in the order of GATES.
-
-    reverse   reads from right to left
-    fast      False uses the reference, step by step
-    """
+    """One layer, from right to left if `reverse`, with the weights of the gates stacked in the order of GATES."""
 
     def __init__(self, input_size: int, hidden: int, *, reverse: bool = False, fast: bool = True):
         super().__init__()
@@ -55,10 +42,6 @@ class HighwayLSTM(nn.Module):
         self.weight_hh = nn.Parameter(torch.empty(rows, hidden))
         self.weight_xh = nn.Parameter(torch.empty(hidden, input_size))
         self.bias = nn.Parameter(torch.empty(rows))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set every matrix orthogonal, and biases to 0, but 1 of the forget gate and -2 of the highway's."""
         for weight in (self.weight_ih, self.weight_hh, self.weight_xh):
             for block in weight.split(self.hidden):
                 orthogonal_(block)
@@ -73,21 +56,16 @@ class HighwayLSTM(nn.Module):
         from_x.narrow(2, GATES.index("i") * self.hidden, self.hidden).add_(~words * CLOSED)
         U = self.weight_hh
         mask = words.to(U.dtype) if z is None else words * z.to(U.dtype)
-        run = select_backend("highway_lstm", "train" if self.fast else "reference", str(U.dtype), x)
-        assert run is not None
+        run = _Recurrence.apply if self.fast else unroll_highway
         with torch.autocast(x.device.type, enabled=False):
             return run(from_x.to(U.dtype), carried.to(U.dtype), U, mask, self.reverse)
 
 
-@register_backend("highway_lstm", "reference")
 def unroll_highway(from_x: Tensor, carried: Tensor, U: Tensor, mask: Tensor, reverse: bool) -> Tensor:
-    """Compute h (T, B, H) step by step from the input's part of the gates from_x (T, B, 5H) and W_h x (T, B, H).
-
-    The mask (T, B, H) is z, and zero past a sequence's end.
-    """
+    """Compute h (T, B, H) from the input's part of the gates (T, B, 5H), W_h x (T, B, H), and z as a mask (T, B, H)."""
     h = c = carried.new_zeros(carried.shape[1:])
     outputs = list(carried)
-    for t in _order(len(from_x), reverse):
+    for t in range(len(from_x))[:: -1 if reverse else 1]:
         g, i, f, o, r = (from_x[t] + linear(h, U)).chunk(len(GATES), dim=1)
         *_, o, c = update_memory(i, f, g, o, c)
         r = torch.sigmoid(r)
@@ -97,10 +75,7 @@ def unroll_highway(from_x: Tensor, carried: Tensor, U: Tensor, mask: Tensor, rev
 
 
 class AlternatingLSTM(nn.Module):
-    """Layers of `HighwayLSTM` that read from left to right and from right to left in turn.
-
-    `dropout` draws z, one mask for each sequence and layer.
-    """
+    """Layers of `HighwayLSTM` that read from left to right and from right to left in turn; `dropout` draws z."""
 
     def __init__(self, *, input_size: int, hidden: int, layers: int, dropout: float = 0.0, fast: bool = True):
         super().__init__()
@@ -133,7 +108,7 @@ class _Recurrence(torch.autograd.Function):
         tensors = (from_x, carried, mask, gates, gates[..., H:], *gates.split(H, dim=2), c, h)
         views = list(zip(*(tensor.unbind(0) for tensor in tensors), strict=True))  # made once, not at every step
         hidden = memory = carried.new_zeros(batch, H)
-        for t in _order(steps, reverse):
+        for t in range(steps)[:: -1 if reverse else 1]:
             x, bypass, z, stacked, sigmoids, g, i, f, o, r, new_c, new_h = views[t]
             torch.addmm(x, hidden, U.T, out=stacked)
             sigmoids.sigmoid_()
@@ -148,19 +123,28 @@ class _Recurrence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dh: Tensor) -> tuple[Tensor | None, ...]:
         """Compute dL/da = factor * dL/dc for the pre-activations a of g, i, f, and factor * dL/dh for those of o, r.
-
-        The factors follow from the forward pass, so the loop only computes dL/dh, dL/dc and these products.
-        """
+        The factors follow from the forward pass, so the loop only computes dL/dh, dL/dc and these products."""
         gates, c, h, carried, U, mask = ctx.saved_tensors
         steps, batch, H = carried.shape
         by_gate = gates.view(steps, batch, len(GATES), H)
-        f, r = by_gate[:, :, 2], by_gate[:, :, 4]
-        factors, to_memory = _factors(by_gate, _before(c, ctx.reverse), c.tanh(), carried, mask)
+        g, i, f, o, r = by_gate.unbind(2)
+        tanh_c, scale = c.tanh(), mask * r
+        factors = torch.stack(
+            [
+                i * (1 - g * g),
+                g * i * (1 - i),
+                _before(c, ctx.reverse) * f * (1 - f),
+                scale * tanh_c * o * (1 - o),
+                mask * (o * tanh_c - carried) * r * (1 - r),
+            ],
+            dim=2,
+        )
+        to_memory = scale * o * (1 - tanh_c * tanh_c)
         sums, d_hidden = torch.empty_like(by_gate), torch.empty_like(carried)
         tensors = (dh, f, to_memory, factors[:, :, :3], factors[:, :, 3:], sums[:, :, :3], sums[:, :, 3:])
         views = list(zip(*(tensor.unbind(0) for tensor in (*tensors, sums.flatten(2), d_hidden)), strict=True))
         d_memory, d_later = carried.new_zeros(batch, H), carried.new_zeros(batch, len(GATES) * H)
-        for t in _order(steps, not ctx.reverse):
+        for t in range(steps)[:: 1 if ctx.reverse else -1]:
             d_output, forget, to_c, c_factors, h_factors, c_sums, h_sums, d_gates, d_h = views[t]
             d = torch.addmm(d_output, d_later, U, out=d_h)
             d_memory = torch.addcmul(d_memory, d, to_c)
@@ -173,32 +157,7 @@ class _Recurrence(torch.autograd.Function):
         return d_from_x, d_hidden * mask * (1 - r), d_U, None, None
 
 
-def _order(steps: int, reverse: bool) -> range:
-    return range(steps - 1, -1, -1) if reverse else range(steps)
-
-
 def _before(states: Tensor, reverse: bool) -> Tensor:
     """Return the state before each step, (T, B, H), from the state after it."""
     initial = torch.zeros_like(states[:1])
     return torch.cat([states[1:], initial] if reverse else [initial, states[:-1]])
-
-
-def _factors(gates: Tensor, before: Tensor, tanh_c: Tensor, carried: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the factors (T, B, 5, H) of dL/dc (for g, i, f) and dL/dh (for o, r) in the gradients of the gates'
-    pre-activations, and the factor of dL/dh in dL/dc."""
-    g, i, f, o, r = gates.unbind(2)
-    scale = mask * r
-    factors = torch.stack(
-        [
-            i * (1 - g * g),
-            g * i * (1 - i),
-            before * f * (1 - f),
-            scale * tanh_c * o * (1 - o),
-            mask * (o * tanh_c - carried) * r * (1 - r),
-        ],
-        dim=2,
-    )
-    return factors, scale * o * (1 - tanh_c * tanh_c)
-
-
-register_backend("highway_lstm", "train")(_Recurrence.apply)

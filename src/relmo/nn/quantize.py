@@ -2,21 +2,17 @@
 
     float32    x W^T
     bfloat16   both rounded to bfloat16; sums in float32
-    int8       both as whole numbers from -127 to 127 times a scale; sums of these exact, then float32
-               x (…, K): a scale for every BLOCK numbers of a row;  W (N, K): for every BLOCK numbers of an output
+    int8       both as whole numbers from -127 to 127 times a scale for every BLOCK numbers of a row of x (…, K) or of
+               an output of W (N, K), its largest magnitude over 127; sums of these exact, then float32
 
-A block's scale is its largest magnitude over 127. The products of a block add up to less than 2^24, so float32 holds
-their sum exactly in any order. The compiled kernels (`kernels/infer_cpu.py`) use int32 and agree within rounding.
-Weights stored as int8 (`store/weights.py`, with the same blocks) are not rounded twice.
+The products of a block add up to less than 2^24, so float32 holds their sum exactly in any order. The compiled kernels
+(`kernels/lstm_cpu.py`) use int32 and agree within rounding. Weights stored as int8 (`store/weights.py`) have the same
+blocks and are not rounded twice.
 
-One product is levelled first: an LSTM's projection W m of its cells' outputs m. Training makes the outputs of a few
-cells many times larger than those of others, and their columns of W smaller. A scale that fits these cells leaves few
-integers for the others. With l_k the length of column w_k of W,
-
-    W m = sum_k (w_k / l_k) (l_k m_k)
-
-and l_k m_k is as large as the contribution of cell k. In this form every cell has the same share in the rounding error.
-The l_k come from the weights alone; W / l is rounded again.  (Xiao et al. 2023, SmoothQuant, use activations, too.)
+One product is levelled first, an LSTM's projection W m: training makes the outputs m of a few cells many times larger,
+and their columns of W smaller, and a scale that fits these leaves few integers for the others. With l_k the length of
+column w_k, W m = sum_k (w_k / l_k) (l_k m_k), and every cell has the same share in the rounding error.
+(Xiao et al. 2023, SmoothQuant, use activations, too.)
 """
 
 from typing import Literal, NamedTuple, get_args

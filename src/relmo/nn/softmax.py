@@ -1,16 +1,12 @@
-"""Output layers: from features (N, D) to a distribution over V symbols.
-
-All have three methods: `loss(x, targets)`, the mean training loss; `nll(x, targets)`, the exact negative log-likelihood
-of each target (N,); and `log_probs(x)`, the distribution (N, V).
+"""Output layers from features (N, D) to a distribution over V symbols, and distillation.
 
     full       exact
     sampled    trains against a sample of the vocabulary (Jean et al. 2015), scores exactly
     adaptive   clusters by frequency, the rarer in fewer dimensions (Grave et al. 2017)
 
-Sampled and adaptive softmax need symbols sorted by decreasing frequency.
-
-Full and sampled softmax support distillation (Hinton et al. 2015, Distilling the knowledge in a neural network): with a
-teacher's distribution q of weight a the loss is (1 - a) * -log p(y) + a * sum_k q(k) * -log p(k), y being the target.
+Sampled and adaptive softmax need symbols sorted by decreasing frequency. Full and sampled softmax support distillation
+(Hinton et al. 2015): with a teacher's distribution q of weight a the loss is (1 - a) * -log p(y) + a * sum_k q(k) *
+-log p(k), y being the target. `LayerMaps` distils layers (Romero et al. 2015, FitNets).
 """
 
 import math
@@ -22,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import cross_entropy, embedding, linear, log_softmax
 
-from relmo.nn.kernels import softmax_triton
+from relmo.nn.kernels import elementwise_triton
 
 MAX_LOGITS = {"cuda": 1 << 26, "cpu": 1 << 22}  # in memory at a time; on a CPU they fit its cache
 MIN_ROWS = 128  # products of fewer rows of logits are slow
@@ -63,7 +59,7 @@ class FullSoftmax(nn.Module):
 
     def nll(self, x: Tensor, targets: Tensor) -> Tensor:
         """Return the exact negative log-likelihood of each target; (N,)."""
-        rows = _max_rows(self.weight)
+        rows = max(MIN_ROWS, MAX_LOGITS["cuda" if x.is_cuda else "cpu"] // len(self.weight))
         chunks = zip(x.split(rows), targets.split(rows), strict=True)
         return torch.cat([cross_entropy(self.logits(a).float(), b, reduction="none") for a, b in chunks])
 
@@ -75,13 +71,14 @@ class FullSoftmax(nn.Module):
 class SampledSoftmax(FullSoftmax):
     """Softmax trained on the target and `samples` other symbols, drawn log-uniformly without replacement.
 
-    The vocabulary must be sorted by frequency. The logit of every symbol is lowered by the log of its expected count in
-    the sample, so that the gradient approximates that of the full softmax; the target is removed from the sample.
-
-    Drawing until there are `samples` distinct symbols is equivalent to selecting the `samples` largest of log p +
-    Gumbel noise, which needs no loop. The expected count of symbol k is 1 - (1 - p_k)^T, T being the number of draws
-    after which `samples` distinct symbols are expected.
+    The logit of every symbol is lowered by the log of its expected count in the sample, so that the gradient
+    approximates that of the full softmax; the target is removed from the sample. Drawing until there are `samples`
+    distinct symbols is equivalent to selecting the largest of log p + Gumbel noise. The expected count of symbol k is
+    1 - (1 - p_k)^T, T being the number of draws after which `samples` distinct symbols are expected.
     """
+
+    log_p: Tensor
+    log_count: Tensor
 
     def __init__(self, size: int, vocab_size: int, *, samples: int, bottleneck: int | None = None):
         super().__init__(size, vocab_size, bottleneck=bottleneck)
@@ -89,8 +86,6 @@ class SampledSoftmax(FullSoftmax):
         log_p = log_uniform(vocab_size)
         draws = expected_draws(log_p.exp(), self.samples)
         log_count = torch.log(-torch.expm1(draws * torch.log1p(-log_p.exp())))
-        self.log_p: Tensor
-        self.log_count: Tensor
         self.register_buffer("log_p", log_p.float(), persistent=False)
         self.register_buffer("log_count", log_count.float(), persistent=False)
 
@@ -104,7 +99,7 @@ class SampledSoftmax(FullSoftmax):
         symbols, sizes = torch.cat([sample, targets]), (len(sample), len(targets))  # one lookup: one gradient
         weight, target_weight = autocast(embedding(symbols.int(), self.weight)).split(sizes)  # (S, D), (N, D)
         bias, target_bias = (self.bias - self.log_count)[symbols].split(sizes)
-        teacher = None if lesson is None else lesson.sampled_logits(sample, targets, self.log_count)
+        teacher = None if lesson is None else lesson.logits(sample, targets, self.log_count)
         reduced, columns = autocast(self.reduced(x)), column[targets]
         return SoftmaxLoss.apply(reduced, weight, bias, target_weight, target_bias, columns, teacher)
 
@@ -116,37 +111,19 @@ class Lesson(NamedTuple):
     softmax: FullSoftmax
     share: float
 
-    def logits(self) -> "TeacherLogits":
-        """Return the teacher's logits of all symbols."""
-        softmax = self.softmax
-        return TeacherLogits(self._reduced(), autocast(softmax.weight), softmax.bias.float(), None, self.share)
-
-    def sampled_logits(self, sample: Tensor, targets: Tensor, log_count: Tensor) -> "TeacherLogits":
-        """Return the teacher's logits of a sample (S,) and the targets (N,), lowered by the log counts."""
-        x, weight, bias = self._reduced(), autocast(self.softmax.weight), self.softmax.bias - log_count
-        target = (x * weight[targets]).sum(dim=1, dtype=torch.float32) + bias[targets]
-        return TeacherLogits(x, weight[sample], bias[sample].float(), target, self.share)
-
-    def _reduced(self) -> Tensor:
+    def logits(
+        self, sample: Tensor | None = None, targets: Tensor | None = None, log_count: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, float]:
+        """Return x, W (S, E) and b (S,) of the teacher's logits W x + b, of all symbols or of a sample (S,) less their
+        log counts; the logits of the targets (N,) if these are not among them; and the share."""
+        weight = autocast(self.softmax.weight)
         with torch.no_grad():
-            return autocast(self.softmax.reduced(self.x))
-
-
-class TeacherLogits(NamedTuple):
-    """A teacher's logits z = W x + b for W (S, E) and b (S,), and those of the targets (N,) if not among them."""
-
-    x: Tensor
-    weight: Tensor
-    bias: Tensor
-    target: Tensor | None
-    share: float
-
-    def shares(self, part: slice, column: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return q - [y] of some rows (n, S), that of a separate target (n,), and the column sums (S,)."""
-        q = torch.mm(self.x[part], self.weight.t())
-        target = None if self.target is None else self.target[part]
-        _, d_target, sums = _shares(q, self.bias, target, column[part])
-        return q, d_target, sums
+            x = autocast(self.softmax.reduced(self.x))
+        if sample is None or targets is None or log_count is None:
+            return x, weight, self.softmax.bias.float(), None, self.share
+        bias = self.softmax.bias - log_count
+        target = (x * weight[targets]).sum(dim=1, dtype=torch.float32) + bias[targets]
+        return x, weight[sample], bias[sample].float(), target, self.share
 
 
 class SoftmaxLoss(torch.autograd.Function):
@@ -156,31 +133,21 @@ class SoftmaxLoss(torch.autograd.Function):
     is an additional symbol with these weights; then the symbol `column` is excluded (-1: none is).
 
     With a teacher, the gradient by z is p - (1 - a) * [y] - a * q = (p - [y]) - a * (q - [y]), and the loss is lower by
-    a * sum_k (q - [y])_k z_k. Autograd does not look into tuples: the teacher gets no gradient.
-
-    The gradients are computed in the forward pass, some rows at a time, so that the N x S logits are never all in
-    memory.
+    a * sum_k (q - [y])_k z_k. Gradients are computed in the forward pass, some rows of logits at a time.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        target_weight: Tensor | None,
-        target_bias: Tensor | None,
-        column: Tensor,
-        teacher: TeacherLogits | None,
-    ) -> Tensor:
-        rows = _max_rows(weight)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+        target_weight, target_bias, column, teacher = rest
+        rows = max(MIN_ROWS, MAX_LOGITS["cuda" if x.is_cuda else "cpu"] // len(weight))
+        shares = elementwise_triton.softmax_shares if elementwise_triton.supports_softmax(x) else softmax_shares
         total = x.new_zeros((), dtype=torch.float32)
         dx, dw = torch.empty_like(x), torch.zeros_like(weight, dtype=torch.float32)
         db, d_target = torch.zeros_like(bias, dtype=torch.float32), torch.empty_like(column, dtype=torch.float32)
         cast_weight, bias32 = weight.to(x.dtype), bias.float()
         buffer = x.new_empty(min(rows, len(x)), len(weight))  # reused: new memory costs as much as a product
         z_target: Tensor | None = None  # (N,)
-        if target_weight is not None and target_bias is not None:
+        if target_weight is not None:
             z_target = (x * target_weight).sum(dim=1, dtype=torch.float32) + target_bias
         with torch.autocast(x.device.type, enabled=False):
             for start in range(0, len(x), rows):
@@ -188,14 +155,19 @@ class SoftmaxLoss(torch.autograd.Function):
                 share = torch.mm(x[part], cast_weight.t(), out=buffer[: len(x) - start])
                 target = None if z_target is None else z_target[part]
                 if teacher is not None:
-                    q, d_teacher, teacher_sums = teacher.shares(part, column)
-                    total -= teacher.share * _expected(q, d_teacher, share, bias32, target)
-                nll, d_target[part], sums = _shares(share, bias32, target, column[part])
+                    teacher_x, teacher_weight, teacher_bias, teacher_target, alpha = teacher
+                    q = torch.mm(teacher_x[part], teacher_weight.t())  # becomes q - [y]
+                    teacher_target = None if teacher_target is None else teacher_target[part]
+                    _, d_teacher, teacher_sums = shares(q, teacher_bias, teacher_target, column[part])
+                    inner = (q * share).sum(dtype=torch.float32)
+                    inner = inner + torch.mv(q, bias32.to(q.dtype)).sum(dtype=torch.float32)
+                    total -= alpha * (inner if target is None else inner + (d_teacher * target).sum())
+                nll, d_target[part], sums = shares(share, bias32, target, column[part])
                 total += nll.sum()
                 if teacher is not None:
-                    share.sub_(q, alpha=teacher.share)
-                    d_target[part] -= teacher.share * d_teacher
-                    sums = sums - teacher.share * teacher_sums
+                    share.sub_(q, alpha=alpha)
+                    d_target[part] -= alpha * d_teacher
+                    sums = sums - alpha * teacher_sums
                 torch.mm(share, cast_weight, out=dx[part])
                 if x.dtype == dw.dtype:
                     dw.addmm_(share.t(), x[part])
@@ -218,25 +190,11 @@ class SoftmaxLoss(torch.autograd.Function):
         return *(None if g is None else g * d.to(g.dtype) for g in ctx.saved_tensors), None, None
 
 
-def _shares(logits: Tensor, bias: Tensor, target: Tensor | None, column: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    shares = softmax_triton.shares if softmax_triton.available(logits) else softmax_shares
-    return shares(logits, bias, target, column)
-
-
-def _expected(d: Tensor, d_target: Tensor, z: Tensor, bias: Tensor, target: Tensor | None) -> Tensor:
-    """Return sum_k d_k (z_k + b_k) over all rows, a separate target included."""
-    inner = (d * z).sum(dtype=torch.float32) + torch.mv(d, bias.to(d.dtype)).sum(dtype=torch.float32)
-    return inner if target is None else inner + (d_target * target).sum()
-
-
 def softmax_shares(
     logits: Tensor, bias: Tensor, target: Tensor | None, column: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the loss and gradients of some rows of W x (n, S); `softmax_triton.shares` is the same on a GPU.
-
-    Return the negative log-likelihoods (n,), and the gradients of their sum by the target's z (n,) and by the bias
-    (S,); the gradient by z overwrites the logits.
-    """
+    """Return the losses (n,) of some rows of W x (n, S), and the gradients of their sum by the target's z (n,) and the
+    bias (S,); that by z overwrites the logits. `elementwise_triton` has the same for a GPU."""
     z = logits.float().add_(bias)
     index = column.clamp(min=0).unsqueeze(1)
     selected = z.gather(1, index)
@@ -261,15 +219,8 @@ def autocast(x: Tensor) -> Tensor:
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
-def _max_rows(weight: Tensor) -> int:
-    return max(MIN_ROWS, MAX_LOGITS["cuda" if weight.is_cuda else "cpu"] // len(weight))
-
-
 class AdaptiveSoftmax(nn.Module):
-    """torch's adaptive softmax, each cluster with a quarter of the dimensions of the more frequent one before it.
-
-    The factor is smaller if the last cluster would have fewer than four dimensions.
-    """
+    """torch's adaptive softmax, each cluster with a quarter of the dimensions of the one before it, at least four."""
 
     def __init__(self, size: int, vocab_size: int, *, cutoffs: Sequence[int] = ()):
         super().__init__()
@@ -281,20 +232,35 @@ class AdaptiveSoftmax(nn.Module):
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
         """Return the mean training loss of the targets (N,)."""
         with torch.autocast(x.device.type, enabled=False):  # torch's module fails on mixed types
-            return self.clusters(self._cast(x), targets).loss
+            return self.clusters(x.to(self.clusters.head.weight.dtype), targets).loss
 
     def nll(self, x: Tensor, targets: Tensor) -> Tensor:
         """Return the exact negative log-likelihood of each target; (N,)."""
         with torch.autocast(x.device.type, enabled=False):
-            return -self.clusters(self._cast(x), targets).output
+            return -self.clusters(x.to(self.clusters.head.weight.dtype), targets).output
 
     def log_probs(self, x: Tensor) -> Tensor:
         """Return the log-probabilities of all symbols; (N, V)."""
         with torch.autocast(x.device.type, enabled=False):
-            return self.clusters.log_prob(self._cast(x))
+            return self.clusters.log_prob(x.to(self.clusters.head.weight.dtype))
 
-    def _cast(self, x: Tensor) -> Tensor:
-        return x.to(self.clusters.head.weight.dtype)
+
+class LayerMaps(nn.Module):
+    """Matrices M from the student's outputs h to the teacher's g, one for each layer and direction."""
+
+    def __init__(self, layers: int, size: int, teacher_size: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(layers, 2, size, teacher_size))
+        nn.init.normal_(self.weight, std=1 / math.sqrt(size))
+
+    def distance(self, student: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
+        """Return the mean over layers (each (2, T, B, P)) of |M h - g|^2 / |g|^2."""
+        distances = []
+        for weight, h, g in zip(self.weight, student, teacher, strict=True):
+            mapped = torch.bmm(h.flatten(1, 2), weight.to(h.dtype))
+            g = g.flatten(1, 2).detach()
+            distances.append((mapped - g).float().square().mean() / g.float().square().mean())
+        return torch.stack(distances).mean()
 
 
 def log_uniform(size: int) -> Tensor:

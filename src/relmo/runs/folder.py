@@ -1,52 +1,124 @@
-"""The folder of a run: created, resumed, or created in place of another.
+"""A run and its folder, which is created, resumed, or created in place of another.
 
-    run/run.json       kind, files and settings, so that --resume needs only the folder
-    run/encoded.json   the corpus in it (`encoded.py`)
-    run/checkpoint.…   the state of the trainer (`run.py`)
-
-One process at a time works in a folder. What it replaces (--overwrite) is kept until the new run has written its first
-checkpoint, and restored if it fails before.
+run/run.json       kind, files and settings, so that --resume needs only the folder
+run/encoded.json   facts on the encoded corpus and the digests of its files; it is complete once this exists
+run/checkpoint.…   the state of the trainer (`run.py`)
 """
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypedDict, TypeVar
 
-from relmo.disk.digests import read_sealed, seal
+import torch
+
+from relmo.disk.files import check_file, fingerprint, read_sealed, seal
 from relmo.disk.outputs import folder_lock, remove, storage_errors, sweep, temporary_path
-from relmo.errors import ModelError, RelmoError, SettingError, StorageError
-from relmo.store.folder import CONFIG, MODEL_FILES, write_json
-from relmo.training.parallel import Team, join
+from relmo.errors import ModelError, RelmoError, SettingError, StorageError, quote
+from relmo.runs.progress import Reporter
+from relmo.settings.fields import describe_value
+from relmo.store.folder import CONFIG, MODEL_FILES, pick_device, write_json
+from relmo.training.parallel import Team, get_local_device, join
 
 SCRATCH, RUN, ENCODED = "run", "run/run.json", "run/encoded.json"
 CHECKPOINT = "run/checkpoint.safetensors"
 RESTORE_RUN = "restore it from a copy, or start again in another folder"
+MIN_WORDS_OF_TEXT = 5  # a string with fewer words is taken for a path
+SUFFIX = re.compile(r"\.\w{1,8}$")
+Files: TypeAlias = str | Path | Iterable[str | Path]
+Encoded = TypeVar("Encoded")
+
+
+class RunArguments(TypedDict, total=False):
+    """Keyword arguments of every training function.
+
+    resume, overwrite   continue the run in the folder; replace what the folder holds
+    dry_run             report the plan without training
+    reporter            receives the events of the run
+    """
+
+    resume: bool
+    overwrite: bool
+    dry_run: bool
+    reporter: Reporter | None
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingRun:
+    """Training of a model of this kind in the folder `out`, by the processes of the team."""
+
+    kind: str
+    files: list[str]
+    settings: Any
+    out: Path
+    device: torch.device
+    reporter: Reporter
+    team: Team
+    dry_run: bool
+
+
+def list_paths(files: Files | None) -> list[str]:
+    """Return the paths in order; raise `SettingError` if one of them is a text."""
+    if files is None:
+        return []
+    if isinstance(files, bytes) or not isinstance(files, str | os.PathLike | Iterable):
+        raise SettingError(f"files must be a path or a list of paths, not {describe_value(files)}")
+    return [check_path(file) for file in ([files] if isinstance(files, str | os.PathLike) else files)]
+
+
+def check_path(file: Any) -> str:
+    """Return a path as a string; raise `SettingError` for a text: line ends, or words without a suffix or file."""
+    if not isinstance(file, str | os.PathLike) or not isinstance(path := os.fspath(file), str):
+        raise SettingError(f"a file is given by its path, a str or a Path, not {describe_value(file)}")
+    if not path.strip():
+        raise SettingError("the path of a file is empty")
+    is_long = len(path.split()) >= MIN_WORDS_OF_TEXT and not SUFFIX.search(path) and not os.path.lexists(path)
+    if "\n" in path or "\r" in path or is_long:
+        raise SettingError(
+            f"{quote(path)} is a text, not the path of a file; write it to a file, one sentence or paragraph per "
+            "line, and give the path of that file"
+        )
+    return path
 
 
 @contextmanager
-def run_folder(
-    out: Path, kind: str, files: Sequence[str], settings: Any, *, resume: bool, keep: bool, overwrite: bool = False
-) -> Iterator[Team]:
-    """Create or resume the folder of a run; yield the processes that share it.
+def open_run(
+    kind: str,
+    files: Files,
+    settings: Any,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    reporter: Reporter | None = None,
+) -> Iterator[TrainingRun]:
+    """Create or resume the folder of a run and join the processes that share it.
 
-    A resumed run must have the same kind, files and settings. Without `keep` (a dry run) nothing new remains, nor after
-    an error before the first checkpoint."""
-    note: dict[str, Any] = {"kind": kind, "files": list(files), "settings": dataclasses.asdict(settings)}
+    A resumed run must have the same kind, files and settings. After a dry run nothing new remains, nor after an error
+    before the first checkpoint."""
+    files, out = list_paths(files), Path(out)
+    if settings.train.threads:
+        torch.set_num_threads(settings.train.threads)
+    device = get_local_device(pick_device(settings.train.device))
+    note: dict[str, Any] = {"kind": kind, "files": files, "settings": dataclasses.asdict(settings)}
     with join() as team, ExitStack() as stack:
         if team.world_size > 1:
             note["processes"] = team.world_size
-        note = seal(note)
         with team.barrier():
             if team.is_leader:
-                stack.enter_context(_leader_folder(out, note, resume=resume, keep=keep, overwrite=overwrite))
-        yield team
+                folder = _leader_folder(out, seal(note), resume=resume, keep=not dry_run, overwrite=overwrite)
+                stack.enter_context(folder)
+        yield TrainingRun(kind, files, settings, out, device, reporter or Reporter(), team, dry_run)
 
 
 @contextmanager
 def _leader_folder(out: Path, note: dict[str, Any], *, resume: bool, keep: bool, overwrite: bool) -> Iterator[None]:
+    """Move away what a new run replaces; restore it after a dry run or an error before the first checkpoint."""
     existed = out.exists()
     if existed and not out.is_dir():
         raise SettingError(f"--out {out}: is a file; give a folder")
@@ -56,37 +128,31 @@ def _leader_folder(out: Path, note: dict[str, Any], *, resume: bool, keep: bool,
         sweep(out)
         try:
             _check_free(out, note, resume=resume, keep=keep, overwrite=overwrite)
-            with _set_aside(out, keep=keep, overwrite=overwrite), storage_errors(out):
-                (out / SCRATCH).mkdir(exist_ok=True)
-                write_json(out / RUN, note)
-                yield
+            is_resumed = not overwrite and (out / RUN).exists()
+            backup = temporary_path(out / "before")
+            replaced = [path for path in out.iterdir() if MODEL_FILES.fullmatch(path.name) and overwrite and keep]
+            for path in replaced:
+                backup.mkdir(exist_ok=True)
+                path.rename(backup / path.name)
+            existing = {path.name for path in out.iterdir()}
+            try:
+                with storage_errors(out):
+                    (out / SCRATCH).mkdir(exist_ok=True)
+                    write_json(out / RUN, note)
+                    yield
+            except RelmoError as error:
+                keep = keep and ((out / CHECKPOINT).exists() or isinstance(error, StorageError))
+                raise
+            finally:
+                if not (keep or is_resumed):
+                    for path in [path for path in out.iterdir() if path.name not in existing]:
+                        remove(path)
+                    for path in replaced:
+                        (backup / path.name).rename(path)
+                remove(backup)
         finally:
             if not existed and not (out / RUN).exists() and not (out / CONFIG).exists():
                 remove(out)
-
-
-@contextmanager
-def _set_aside(out: Path, *, keep: bool, overwrite: bool) -> Iterator[None]:
-    """Move away what a new run replaces; restore it after a dry run or an error before the first checkpoint."""
-    is_resumed = not overwrite and (out / RUN).exists()
-    backup = temporary_path(out / "before")
-    replaced = [path for path in out.iterdir() if MODEL_FILES.fullmatch(path.name)] if overwrite and keep else []
-    for path in replaced:
-        backup.mkdir(exist_ok=True)
-        path.rename(backup / path.name)
-    existing = {path.name for path in out.iterdir()}
-    try:
-        yield
-    except RelmoError as error:
-        keep = keep and ((out / CHECKPOINT).exists() or isinstance(error, StorageError))
-        raise
-    finally:
-        if not (keep or is_resumed):
-            for path in [path for path in out.iterdir() if path.name not in existing]:
-                remove(path)
-            for path in replaced:
-                (backup / path.name).rename(path)
-        remove(backup)
 
 
 def _check_free(out: Path, note: dict[str, Any], *, resume: bool, keep: bool, overwrite: bool) -> None:
@@ -94,7 +160,15 @@ def _check_free(out: Path, note: dict[str, Any], *, resume: bool, keep: bool, ov
     if resume and overwrite:
         raise SettingError("--resume and --overwrite cannot be used together")
     if resume and (out / RUN).exists():
-        _check_resumed(out, note)
+        original = read_run(out)
+        expected, actual = original.get("processes", 1), note.get("processes", 1)
+        if actual != expected:
+            advice = f"with torchrun --nproc-per-node {expected}" if expected > 1 else "without torchrun"
+            raise SettingError(f"--resume: the run in {out} has {expected} processes, not {actual}; resume it {advice}")
+        values = json.loads(json.dumps({key: note[key] for key in ("kind", "files", "settings")}))
+        # numbers compare by value: 5 epochs are 5.0
+        if any(original.get(key) != value for key, value in values.items()):
+            raise SettingError(f"--resume: {out} was started with other files or settings; omit them to resume it")
         return
     if (out / RUN).exists() and not (overwrite and keep):
         advice = "add --resume to continue it, or --overwrite to start again" if keep else "choose another folder"
@@ -103,22 +177,6 @@ def _check_free(out: Path, note: dict[str, Any], *, resume: bool, keep: bool, ov
         if resume:
             read_run(out)  # raises, since the run is finished
         raise SettingError(f"--out {out}: holds a finished model; add --overwrite to replace it, or choose another")
-
-
-def _check_resumed(out: Path, note: dict[str, Any]) -> None:
-    original = read_run(out)
-    expected, actual = original.get("processes", 1), note.get("processes", 1)
-    if actual != expected:
-        advice = f"with torchrun --nproc-per-node {expected}" if expected > 1 else "without torchrun"
-        raise SettingError(f"--resume: the run in {out} has {expected} processes, not {actual}; resume it {advice}")
-    values = json.loads(json.dumps({key: note[key] for key in ("kind", "files", "settings")}))
-    if any(original.get(key) != value for key, value in values.items()):  # numbers compare by value: 5 epochs are 5.0
-        raise SettingError(f"--resume: {out} was started with other files or settings; omit them to resume it")
-
-
-def remove_scratch(out: Path) -> None:
-    """Remove the files of the run; renamed first, so that a kill leaves no incomplete run."""
-    remove((out / SCRATCH).rename(temporary_path(out / SCRATCH)))
 
 
 def read_run(out: Path) -> dict[str, Any]:
@@ -135,3 +193,43 @@ def read_run(out: Path) -> dict[str, Any]:
         sweep(out)
         raise SettingError(f"--resume: the run in {out} is finished; there is nothing to resume")
     raise SettingError(f"--resume: there is no run in {out}; start it without --resume")
+
+
+def remove_scratch(out: Path) -> None:
+    """Remove the files of the run; renamed first, so that a kill leaves no incomplete run."""
+    remove((out / SCRATCH).rename(temporary_path(out / SCRATCH)))
+
+
+def encode_once(
+    run: TrainingRun,
+    write: Callable[[Path], tuple[dict[str, Any], Sequence[str]]],
+    read: Callable[[Path, dict[str, Any]], Encoded],
+) -> Encoded:
+    """Let the leader `write` the corpus (facts and file names), unless a killed run has done so, and all `read` it."""
+    path, folder, team = run.out / ENCODED, run.out / SCRATCH, run.team
+    with team.barrier():
+        if team.is_leader and not path.exists():
+            values, names = write(folder)
+            write_json(path, seal(values | {"files": {name: fingerprint(folder / name) for name in names}}))
+        elif team.is_leader:
+            with _check_note(path):
+                for name, expected in read_sealed(path, RESTORE_RUN)["files"].items():
+                    check_file(folder / name, expected, RESTORE_RUN)
+    with team.barrier():
+        if not path.exists():
+            raise StorageError(
+                f"--out {run.out}: process {team.rank} does not see the files of process 0; give a folder that all "
+                "machines of the run share"
+            )
+        note = read_sealed(path, RESTORE_RUN)
+        with _check_note(path):
+            return read(folder, note)
+
+
+@contextmanager
+def _check_note(path: Path) -> Iterator[None]:
+    """Report missing or invalid entries of a note; its checksum is correct, so it was forged."""
+    try:
+        yield
+    except (AttributeError, KeyError, OSError, OverflowError, TypeError, ValueError) as error:
+        raise ModelError(f"{path}: is not the note of a run, although its checksum matches; {RESTORE_RUN}") from error

@@ -1,8 +1,5 @@
 """A training run in a folder: checkpoints, metrics.jsonl, TensorBoard, interruption and resumption.
 
-    metrics.jsonl                one JSON object per line: the loss every `log_every` steps, and each validation
-    run/checkpoint.safetensors   the complete state of the trainer, written atomically
-
 A run that is killed at any moment resumes from its last checkpoint to the same weights, bit for bit, as an
 uninterrupted one (on a CPU with the same number of threads). Of several processes (`training/parallel.py`) the leader
 writes; all of them agree on when to stop and when to write a checkpoint.
@@ -13,60 +10,53 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-import torch
 from torch import nn
 
-from relmo.disk.append_log import AppendLog, read_lines
-from relmo.disk.digests import check_regular
-from relmo.disk.outputs import atomic
+from relmo.disk.files import check_regular
+from relmo.disk.outputs import AppendLog, atomic, read_lines
 from relmo.errors import ModelError, RelmoError
-from relmo.models.evaluate import BiScore, Score
 from relmo.models.saved import SavedModel
-from relmo.runs.folder import CHECKPOINT, RESTORE_RUN, remove_scratch
+from relmo.runs.folder import CHECKPOINT, RESTORE_RUN, TrainingRun, remove_scratch
 from relmo.runs.progress import Reporter
-from relmo.settings.training import TrainSettings
-from relmo.store.folder import CONFIG, open_tensors, pick_device, read_tensors, write_tensors
-from relmo.store.weights import save_weights
+from relmo.store.folder import CONFIG, open_tensors, read_tensors, save_weights, write_tensors
 from relmo.training.loop import Step, Trainer
-from relmo.training.parallel import SINGLE_PROCESS, Team, get_local_device
+from relmo.training.parallel import SINGLE_PROCESS, Team
 
 METRICS = "metrics.jsonl"
 MEASURED_SHARE = 0.02  # of the minutes of a run, after which its speed is measured
 MAX_METRICS_BYTES, MAX_RECORD_BYTES = 1 << 30, 1 << 16
-S = TypeVar("S", bound=Score | BiScore)
 
 
 class TrainingInterrupted(Exception):
     """Interruption by the user, after a checkpoint was written."""
 
 
-def prepare(settings: TrainSettings) -> torch.device:
-    """Set the number of threads; return the device to train on."""
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
-    return get_local_device(pick_device(settings.device))
-
-
 class Metrics:
-    """Writer of metrics.jsonl and, optionally, of TensorBoard's files.
-
-    Records after `step`, and damaged lines, are removed; `num_damaged` does not count a line that a kill cut off."""
+    """Writer of metrics.jsonl, without records after `step` and damaged lines, and optionally for TensorBoard."""
 
     def __init__(self, folder: Path, step: int, tensorboard: bool):
         self.path = folder / METRICS
-        lines = list(_read_metric_lines(self.path))
-        records = [_parse_record(line) for line in lines]
-        self.num_damaged = sum(r is None and line.endswith(b"\n") for line, r in zip(lines, records, strict=True))
-        valid = [record for record in records if record is not None and record["step"] <= step]
+        lines = list(_parse_lines(self.path))
+        # a line that a kill cut off does not count
+        self.num_damaged = sum(record is None and line.endswith(b"\n") for line, record in lines)
+        valid = [record for _, record in lines if record is not None and record["step"] <= step]
         with atomic(self.path) as temporary:
             temporary.write_text("".join(json.dumps(record) + "\n" for record in valid), encoding="utf-8")
         self.log = AppendLog(self.path)
-        self.board = tensorboard_writer(folder) if tensorboard else None
+        self.board: Any = None
+        if tensorboard:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError as error:
+                advice = "pip install 'relmo[tensorboard]'"
+                raise RelmoError(f"--tensorboard needs the tensorboard package: {advice}") from error
+            self.board = SummaryWriter(str(folder / "tensorboard"))
 
     def write(self, record: dict[str, Any]) -> None:
         """Append a record."""
@@ -85,64 +75,49 @@ class Metrics:
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of a metrics.jsonl; truncated and damaged lines are skipped."""
-    return (record for line in _read_metric_lines(path) if (record := _parse_record(line)) is not None)
+    return (record for _, record in _parse_lines(path) if record is not None)
 
 
-def _read_metric_lines(path: Path) -> Iterator[bytes]:
+def _parse_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+    """Yield the lines of a metrics.jsonl and their records, None for a line without a valid one."""
     if path.exists():
         advice = "remove it, or restore it from a copy"
         check_regular(path, advice)
         if path.stat().st_size > MAX_METRICS_BYTES:
             raise ModelError(f"{path}: is too large, with {path.stat().st_size:,} bytes; {advice}")
-    return read_lines(path, MAX_RECORD_BYTES)
+    for line in read_lines(path, MAX_RECORD_BYTES):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        is_valid = isinstance(record, dict) and {"step", "epoch", "loss"} <= record.keys()
+        numbers = record.values() if is_valid else ()
+        is_valid &= all(type(n) is float or (type(n) is int and abs(n) < 1 << 63) for n in numbers)
+        yield line, record if is_valid else None
 
 
-def _parse_record(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(record, dict) or not {"step", "epoch", "loss"} <= record.keys():
-        return None
-    is_number = (type(value) is float or (type(value) is int and abs(value) < 1 << 63) for value in record.values())
-    return record if all(is_number) else None
-
-
-def tensorboard_writer(folder: Path) -> Any:
-    """Return a TensorBoard writer, from the optional package."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise RelmoError("--tensorboard needs the tensorboard package: pip install 'relmo[tensorboard]'") from error
-    return SummaryWriter(str(folder / "tensorboard"))
-
-
+@dataclass
 class StepTotals:
     """Sums over the steps between two records of metrics; only `make_record` waits for the device."""
 
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Start a new record."""
-        self.loss: torch.Tensor | None = None
-        self.num_steps = self.num_predictions = 0
-        self.start = time.perf_counter()
+    loss: Any = 0.0
+    num_steps: int = 0
+    num_predictions: int = 0
+    start: float = field(default_factory=time.perf_counter)
 
     def add(self, step: Step) -> None:
         """Add a step."""
-        self.loss = step.loss if self.loss is None else self.loss + step.loss
+        self.loss = self.loss + step.loss
         self.num_steps += 1
         self.num_predictions += step.predictions
         self.start += step.validation_seconds  # the rate excludes validation
 
     def make_record(self, step: Step) -> dict[str, Any]:
         """Return the record of the steps since the last one; raise `RelmoError` if the loss is not finite."""
-        assert self.loss is not None
         loss = float(self.loss) / self.num_steps
         if not math.isfinite(loss):
             raise RelmoError(f"the loss is {loss} at step {step.number}; lower --lr or --clip-norm, then start again")
-        record = {
+        return {
             "step": step.number,
             "epoch": round(step.epoch, 4),
             "loss": loss,
@@ -151,32 +126,6 @@ class StepTotals:
             "clipped": float(step.clipped) / step.number,
             "symbols_per_second": self.num_predictions / (time.perf_counter() - self.start),
         }
-        self.reset()
-        return record
-
-
-class Checkpoints:
-    """Periodic checkpoints, at intervals that keep writing below a twentieth of the time."""
-
-    def __init__(self, trainer: Trainer, path: Path):
-        self.trainer, self.path = trainer, path
-        self.interval = trainer.settings.checkpoint_every
-        self.due = time.monotonic() + self.interval
-
-    @property
-    def is_due(self) -> bool:
-        """True if it is time for a checkpoint, by the clock of the leader."""
-        return self.trainer.team.is_leader and time.monotonic() >= self.due
-
-    def write(self) -> None:
-        """Write a checkpoint; all processes take part."""
-        start = time.monotonic()
-        state = self.trainer.state()
-        with self.trainer.team.barrier():
-            if self.trainer.team.is_leader:
-                write_tensors(self.path, *state)
-        end = time.monotonic()
-        self.due = end + (max(self.interval, 20 * (end - start)) if self.interval else 0.0)
 
 
 class Deadline:
@@ -213,21 +162,27 @@ def run_training(
 ) -> None:
     """Run the trainer to its end, from the checkpoint of the folder if there is one.
 
-    save      write the model with its current weights; called in the leader at every new best, or at the end if there
-              is no validation
-    details   return further metrics of the last validation, for metrics.jsonl
-    """
-    settings, team = trainer.settings, trainer.team
-    if team.broadcast((folder / CHECKPOINT).exists()):
+    `save` writes the model; the leader calls it at every new best, or at the end if there is no validation. `details`
+    returns further metrics of the last validation, for metrics.jsonl."""
+    settings, team, checkpoint = trainer.settings, trainer.team, folder / CHECKPOINT
+    if team.broadcast(checkpoint.exists()):
         with team.barrier():
-            _load_checkpoint(trainer, folder / CHECKPOINT)
+            with open_tensors(checkpoint) as file:  # shapes are compared before the numbers are read
+                problem = trainer.find_mismatch({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+            if problem is None:
+                tensors, values = read_tensors(checkpoint)
+                problem = trainer.find_problem(tensors, values)
+            if problem is not None:
+                raise ModelError(f"{checkpoint}: does not belong to this run ({problem}); {RESTORE_RUN}")
+            trainer.load_state(tensors, values)
         reporter.on_message(f"resuming from step {trainer.number} of {trainer.total}")
     with team.barrier():
         metrics = Metrics(folder, trainer.number, settings.tensorboard) if team.is_leader else None
     if metrics is not None and metrics.num_damaged and trainer.number:
         reporter.on_message(f"{metrics.path}: {metrics.num_damaged} lines are damaged and were left out")
-    checkpoints = Checkpoints(trainer, folder / CHECKPOINT)
     totals, deadline = StepTotals(), Deadline(trainer)
+    interval = settings.checkpoint_every
+    next_checkpoint = time.monotonic() + interval
     with (
         nullcontext() if metrics is None else closing(metrics),
         _stop_on_signal(team) as stop_event,
@@ -238,6 +193,7 @@ def run_training(
             deadline.validation_seconds += step.validation_seconds
             if step.number % settings.log_every == 0 or step.valid is not None:
                 record = totals.make_record(step) | ({} if step.valid is None else {"valid": step.valid} | details())
+                totals = StepTotals()
                 with team.barrier():
                     if metrics is not None:
                         metrics.write(record)
@@ -245,9 +201,15 @@ def run_training(
                 deadline.update(step)
             if step.is_best:
                 _save_averaged(trainer, save)
-            should_stop, is_due = team.any([stop_event.is_set(), checkpoints.is_due])
+            is_due = team.is_leader and time.monotonic() >= next_checkpoint
+            should_stop, is_due = team.any([stop_event.is_set(), is_due])
             if should_stop or is_due or trainer.finished:
-                checkpoints.write()
+                start, state = time.monotonic(), trainer.state()
+                with team.barrier():
+                    if team.is_leader:
+                        write_tensors(checkpoint, *state)
+                end = time.monotonic()  # writing takes at most a twentieth of the time
+                next_checkpoint = end + (max(interval, 20 * (end - start)) if interval else 0.0)
             reporter.on_step(step, trainer.total)
             if should_stop and not trainer.finished:
                 raise TrainingInterrupted
@@ -261,17 +223,17 @@ def run_training(
         _save_averaged(trainer, save)
 
 
-class BestScore(Generic[S]):
+@dataclass
+class BestScore:
     """Validation function that keeps the score of the best weights, so that it is not computed again at the end."""
 
-    def __init__(self, evaluate: Callable[[], S]):
-        self.evaluate = evaluate
-        self.last: S | None = None
-        self.best: S | None = None
+    evaluate: Callable[[], Any]  # returns a `Score` or a `BiScore`
+    last: Any = None
+    best: Any = None
 
-    def __call__(self, network: nn.Module) -> float:
+    def __call__(self, _: nn.Module) -> float:
         self.last = self.evaluate()
-        return self.last.nats
+        return float(self.last.nats)
 
     def save(self, model: SavedModel, out: Path) -> None:
         """Write the current weights, which have the last score."""
@@ -287,27 +249,14 @@ def save_best(model: SavedModel, out: Path) -> None:
         model.save_pretrained(out)
 
 
-def finish(
-    model: SavedModel, out: Path, files: Sequence[str], results: dict[str, Any], team: Team = SINGLE_PROCESS
-) -> dict[str, Any]:
+def finish(run: TrainingRun, model: SavedModel, results: dict[str, Any]) -> dict[str, Any]:
     """Write the description of the model, remove files of the run, and return the results of the leader."""
-    results = {"trained_on": [Path(file).name for file in files]} | results
-    with team.barrier():
-        if team.is_leader:
-            model.save_description(out, results)
-            remove_scratch(out)
-    return team.broadcast(results)
-
-
-def _load_checkpoint(trainer: Trainer, path: Path) -> None:
-    with open_tensors(path) as file:  # shapes are compared before the numbers are read
-        problem = trainer.find_mismatch({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-    if problem is None:
-        tensors, values = read_tensors(path)
-        problem = trainer.find_problem(tensors, values)
-    if problem is not None:
-        raise ModelError(f"{path}: does not belong to this run ({problem}); {RESTORE_RUN}")
-    trainer.load_state(tensors, values)
+    results = {"trained_on": [Path(file).name for file in run.files]} | results
+    with run.team.barrier():
+        if run.team.is_leader:
+            model.save_description(run.out, results)
+            remove_scratch(run.out)
+    return run.team.broadcast(results)
 
 
 def _save_averaged(trainer: Trainer, save: Callable[[], None]) -> None:
@@ -319,9 +268,7 @@ def _save_averaged(trainer: Trainer, save: Callable[[], None]) -> None:
 
 @contextmanager
 def _stop_on_signal(team: Team = SINGLE_PROCESS) -> Iterator[threading.Event]:
-    """Yield an event that the first Ctrl-C or SIGTERM sets; a second Ctrl-C interrupts at once.
-
-    In a team all of them set it, since torchrun forwards each, so that every process gets it twice."""
+    """Yield an event that the first Ctrl-C or SIGTERM sets; a second Ctrl-C interrupts at once."""
     stop_event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop_event
@@ -330,7 +277,7 @@ def _stop_on_signal(team: Team = SINGLE_PROCESS) -> Iterator[threading.Event]:
 
     def stop(number: int, frame: Any) -> None:
         stop_event.set()
-        if team.world_size == 1:
+        if team.world_size == 1:  # torchrun forwards signals, so that every process of a team gets each twice
             signal.signal(signal.SIGINT, handlers[signal.SIGINT])
 
     for number in handlers:

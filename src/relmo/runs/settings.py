@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from relmo.config import build, check_keys, nearest, parse_override, read_preset, read_toml
 from relmo.errors import SettingError, quote
-from relmo.settings.cells import CELLS
-from relmo.settings.kinds import KIND_ALIASES, KINDS, settings_class
+from relmo.settings.kinds import CELLS, KIND_ALIASES, KINDS, settings_class
 
 Layer = Mapping[str, Mapping[str, Any]]
 """Settings as section -> key -> value."""
@@ -62,10 +61,7 @@ def flags_of(kind: str) -> dict[str, Flag]:
 
 
 def keyword_settings(kind: str, layers: Iterable[Layer], keywords: Mapping[str, Any], others: Iterable[str]) -> Any:
-    """Build the settings of a kind from layers and, over them, keywords: the names of flags, with underscores.
-
-    `others` are further keywords of the caller, for suggestions.
-    """
+    """Build settings from layers and, over them, keywords, named like flags; `others` are suggested for typos too."""
     flags = flags_of(kind)
     sections: dict[str, dict[str, Any]] = {}
     for name, value in keywords.items():

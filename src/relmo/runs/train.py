@@ -2,25 +2,24 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, overload, runtime_checkable
 
+from relmo.disk.outputs import atomic
 from relmo.errors import RelmoError, SettingError, StorageError
-from relmo.runs.files import Data, DataFrame, check_path, list_paths, remove_frame_files, write_frame
-from relmo.runs.folder import CHECKPOINT, RUN, read_run
+from relmo.runs.folder import CHECKPOINT, RUN, Files, check_path, list_paths, read_run
 from relmo.runs.progress import progress_reporter
 from relmo.runs.run import TrainingInterrupted
 from relmo.runs.settings import check_kind, flags_of, keyword_settings, settings_layers
-from relmo.settings.arguments import describe_value
-from relmo.settings.kinds import model_class, training_function
+from relmo.settings.fields import describe_value
+from relmo.settings.kinds import TASKS, model_class, training_function
 
 if TYPE_CHECKING:
     from relmo.loading import Model
     from relmo.models.bilm import BiLM
     from relmo.models.lm import LanguageModel
     from relmo.models.vectors import WordVectors
-    from relmo.tasks.classifier import Classifier
+    from relmo.tasks.classifier import Classifier, SentencePairs
     from relmo.tasks.coref import Coreference
-    from relmo.tasks.pairs import SentencePairs
     from relmo.tasks.reader import PassageReader
     from relmo.tasks.seq2seq import Seq2Seq
     from relmo.tasks.srl import RoleLabeller
@@ -30,6 +29,19 @@ SWITCHES = ("resume", "overwrite")
 RESERVED_KEYWORDS = ("out", "valid", "preset", "config", *SWITCHES, "progress")
 FLAG = re.compile(r"(?<!\S)--([a-z][a-z-]*)")
 COMMAND = re.compile(r"\b(relmo [a-z]|torchrun )")
+
+
+@runtime_checkable
+class DataFrame(Protocol):
+    """Interface of `pandas.DataFrame` that is used here."""
+
+    columns: Any
+
+    def to_json(self, path: Any, /, **options: Any) -> Any:
+        """Write the rows to a JSON file."""
+
+
+Data: TypeAlias = Files | DataFrame
 
 
 @overload
@@ -100,9 +112,10 @@ def train(
     if out == "":
         raise SettingError('out is empty; name a folder, for example out="models/mine"')
     out = Path(out)
+    frames = {part: Path(f"{out.absolute()}.{part}-frame.jsonl") for part in ("train", "valid")}
     resume_call = f'relmo.train("{kind}", out="{out}", resume=True)'
     try:
-        valid = write_frame(valid, kind, out, "valid")
+        valid = _write_frame(valid, kind, out, frames["valid"])
         layers = settings_layers(
             kind,
             resumed=out if resume else None,
@@ -111,7 +124,9 @@ def train(
         )
         keywords = settings if valid is None else settings | {"valid": check_path(valid)}
         run_settings = keyword_settings(kind, layers, keywords, RESERVED_KEYWORDS)
-        paths = list_paths(write_frame(files, kind, out, "train")) or (read_run(out)["files"] if resume else [])
+        paths = list_paths(_write_frame(files, kind, out, frames["train"])) or (
+            read_run(out)["files"] if resume else []
+        )
         if not paths:
             raise SettingError("no corpus: give one or more files")
         with progress_reporter(quiet=not progress) as reporter:
@@ -126,8 +141,28 @@ def train(
         raise
     finally:
         if not (out / RUN).exists():  # a resumed run reads them again
-            remove_frame_files(out)
+            for path in frames.values():
+                path.unlink(missing_ok=True)
     return model_class(kind).from_pretrained(out, device=run_settings.train.device)
+
+
+def _write_frame(data: Any, kind: str, out: Path, path: Path) -> Any:
+    """Write a DataFrame as JSON lines, unless `out` holds a run; return the path, or anything else unchanged."""
+    if not isinstance(data, DataFrame):
+        return data
+    if kind not in TASKS:
+        raise SettingError(
+            f"kind {kind} is trained on plain text, not on a DataFrame; write the text column to a file, one sentence "
+            "or paragraph per line, and give the path of that file"
+        )
+    if (out / RUN).exists() and path.exists():
+        return str(path)
+    try:
+        with atomic(path) as temporary:
+            data.to_json(temporary, orient="records", lines=True, force_ascii=False, double_precision=15)
+    except ValueError as error:
+        raise SettingError(f"the DataFrame cannot be written as a table: {error}") from error
+    return str(path)
 
 
 def in_python(message: str, kind: str) -> str:

@@ -6,92 +6,83 @@ first `softmax_first` epochs, so that its noise does not spoil what the rest has
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, Unpack
 
+import numpy as np
 import torch
 from torch import nn
 
+from relmo.config import build
+from relmo.disk.outputs import atomic
 from relmo.errors import SettingError
 from relmo.loading import load
 from relmo.models.bilm import BiLM, bilm_text
 from relmo.models.evaluate import BiScore, bilm_nll
 from relmo.networks.bilm import BiLMNetwork, DistilledBiLM
-from relmo.runs.encoded import has_new_vocabulary, load_sentences
-from relmo.runs.files import Files, list_paths
-from relmo.runs.folder import CHECKPOINT, run_folder
-from relmo.runs.progress import Reporter
-from relmo.runs.run import BestScore, finish, prepare, run_training, save_best
+from relmo.runs.folder import CHECKPOINT, ENCODED, Files, RunArguments, TrainingRun, encode_once, open_run
+from relmo.runs.run import BestScore, finish, run_training, save_best
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.fields import parse_filters
 from relmo.store.folder import named_tensors
+from relmo.text.encode import SentenceCorpus, Sentences, check_sentences, encode_sentence_corpus, map_numbers
 from relmo.text.vocabulary import SentenceVocabulary
 from relmo.training.batch import BiLanes, BiText
-from relmo.training.loop import Trainer
+from relmo.training.loop import Trainer, make_plan
 from relmo.training.parallel import Team
-from relmo.training.plan import make_plan
 
 LANES = {"cpu": 32, "cuda": 256}  # of a validation; they affect its speed only
 FREE_SETTINGS = ("dropout", "state_dropout", "softmax", "samples")  # of the model; they may differ from those of init
+LEXICON = "lexicon.txt"
+EncodedSentences: TypeAlias = tuple[SentenceCorpus, BiLMSettings, bool]
 
 
 def train_bilm(
-    files: Files,
-    settings: BiLMSettings,
-    out: str | Path,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    dry_run: bool = False,
-    reporter: Reporter | None = None,
+    files: Files, settings: BiLMSettings, out: str | Path, **arguments: Unpack[RunArguments]
 ) -> dict[str, Any]:
-    """Train a bidirectional language model on the files, in order, and write it to the folder `out`.
-
-    Return its results: the scores of the validation part."""
-    files, out, reporter = list_paths(files), Path(out), reporter or Reporter()
+    """Train a bidirectional language model on the files, in order, in the folder `out`; return validation scores."""
     # with init, settings of the model are checked once they are complete
     (settings if settings.train.init is None else dataclasses.replace(settings, model=BiLMModelSettings())).check()
     if settings.model.input == "dictionary":
         raise SettingError("input dictionary is that of models from ELMoForManyLangs; train with char or word")
-    device = prepare(settings.train)
-    with run_folder(out, "bilm", files, settings, resume=resume, overwrite=overwrite, keep=not dry_run) as team:
-        start = None
-        if settings.train.init is not None and not team.broadcast((out / CHECKPOINT).exists()):
+    with open_run("bilm", files, settings, out, **arguments) as run:
+        device, team, start = run.device, run.team, None
+        if settings.train.init is not None and not team.broadcast((run.out / CHECKPOINT).exists()):
             with team.barrier():
-                start = _load_start(settings)
-                settings = _complete_settings(start, settings)
-        corpus, settings, has_new_softmax = load_sentences(files, settings, start, out, team)
+                start, settings = _load_start(settings)
+        corpus, settings, has_new_softmax = _load_sentences(run, settings, start)
         torch.manual_seed(settings.train.seed)
         network = _make_network(settings, corpus.vocabulary, start).to(device)
         model = BiLM(network, settings, corpus.vocabulary, device)
         text = bilm_text(corpus.train.words, corpus.lexicon, corpus.vocabulary, settings.model, device)
         if text.spellings is not None and text.spellings.truncated:
             words, max_bytes = text.spellings.truncated, settings.model.max_characters - 2
-            reporter.on_message(
+            run.reporter.on_message(
                 f"{len(words):,} distinct words have more than {max_bytes} bytes and are read by their first "
                 f"{max_bytes}, for example {corpus.lexicon[words[0]]}"
             )
         validation = None
         if corpus.valid is not None:  # shares the spellings of the lexicon
-            valid_text = BiText(
-                corpus.valid.words, corpus.vocabulary, spellings=text.spellings, margin=text.margin, device=device
-            )
+            reading: dict[str, Any] = {"spellings": text.spellings, "margin": text.margin, "device": device}
+            valid_text = BiText(corpus.valid.words, corpus.vocabulary, **reading)
             validation = BestScore(partial(_evaluate, network, valid_text, corpus.valid.unknown))
-        frozen = _freeze_all_but_softmax(model) if has_new_softmax else None
+        softmax = set() if network.softmax is None else {id(parameter) for parameter in network.softmax.parameters()}
+        body = [parameter for parameter in network.parameters() if id(parameter) not in softmax]
+        frozen = (lambda epoch: body if epoch < settings.train.softmax_first else []) if has_new_softmax else None
         trainer = Trainer(*_make_learner(model, text, team), settings.train, validation, frozen=frozen, team=team)
-        reporter.on_plan(make_plan(trainer, corpus.train.predictions, "words"))
-        if dry_run:
+        run.reporter.on_plan(make_plan(trainer, corpus.train.predictions, "words"))
+        if run.dry_run:
             return {}
-        run_training(trainer, out, partial(save_best if validation is None else validation.save, model, out), reporter)
+        save = partial(save_best if validation is None else validation.save, model, run.out)
+        run_training(trainer, run.out, save, run.reporter)
         results: dict[str, Any] = {
             "train_tokens": corpus.train.predictions,
             "vocabulary": len(corpus.vocabulary),
             "parameters": model.parameter_count(),
         }
         with team.barrier():
-            model = BiLM.from_pretrained(out, device=device.type)  # the best one; verifies the folder
+            model = BiLM.from_pretrained(run.out, device=device.type)  # the best one; verifies the folder
             if team.is_leader and corpus.valid is not None and validation is not None:
                 score = validation.best
                 if score is None:  # the best step was before the run was resumed
@@ -99,42 +90,77 @@ def train_bilm(
                 metrics = {k: value for k, value in score.summary().items() if k.endswith(("perplexity", "tokens"))}
                 results |= {f"valid_{key}": value for key, value in metrics.items()}
                 results["valid_unknown_rate"] = score.unknown / score.tokens
-        return finish(model, out, files, results, team)
+        return finish(run, model, results)
 
 
 def _evaluate(network: BiLMNetwork, text: BiText, unknown: int) -> BiScore:
     return BiScore(text.steps, unknown, *bilm_nll(network, text, lanes=LANES[text.device.type]))
 
 
-def _load_start(settings: BiLMSettings) -> BiLM:
-    """Load the model of `init`; settings of its geometry must match it or have their default."""
+def _has_new_vocabulary(settings: BiLMSettings) -> bool:
+    text = settings.text
+    return text.vocabulary is not None or text.vocabulary_size is not None or text.min_count != 1
+
+
+def _load_sentences(run: TrainingRun, settings: BiLMSettings, start: BiLM | None) -> EncodedSentences:
+    """Return the encoded corpus, the complete settings, and whether the vocabulary differs from that of `start`."""
+
+    def write(folder: Path) -> tuple[dict[str, Any], list[str]]:
+        initial = None if start is None else start.vocabulary
+        vocabulary = None if _has_new_vocabulary(settings) else initial
+        corpus = encode_sentence_corpus(run.files, settings.text, folder, vocabulary)
+        with atomic(folder / LEXICON) as temporary:
+            SentenceVocabulary(corpus.lexicon).save(temporary)
+        unknown = {name: part.unknown for name, part in (("train", corpus.train), ("valid", corpus.valid)) if part}
+        values = {
+            "vocab_size": len(corpus.vocabulary),
+            "unknown": unknown,
+            "settings": dataclasses.asdict(settings),
+            "fresh": start is not None and (initial is None or initial.symbols != corpus.vocabulary.symbols),
+        }
+        return values, [LEXICON, *(f"{name}.words" for name in unknown)]
+
+    def read(folder: Path, note: dict[str, Any]) -> EncodedSentences:
+        lexicon = SentenceVocabulary.load(folder / LEXICON).symbols
+        parts: dict[str, Sentences] = {}
+        for name, unknown in note["unknown"].items():
+            path = folder / f"{name}.words"
+            parts[name] = Sentences(map_numbers(path, np.int32), int(unknown))
+            check_sentences(path, parts[name].words, len(lexicon))
+        vocabulary = SentenceVocabulary(lexicon[: note["vocab_size"]])
+        if not vocabulary.index.keys() >= {*vocabulary.specials}:
+            raise ValueError("its vocab_size excludes the sentence boundaries")
+        corpus = SentenceCorpus(lexicon, vocabulary, parts["train"], parts.get("valid"))
+        complete_settings = build(BiLMSettings, note["settings"], source=str(run.out / ENCODED))
+        complete_settings.model.check()
+        return corpus, complete_settings, bool(note["fresh"])
+
+    return encode_once(run, write, read)
+
+
+def _load_start(settings: BiLMSettings) -> tuple[BiLM, BiLMSettings]:
+    """Load the model of `init`; return it and the settings with its geometry and, by default, its tokenizer."""
     source = settings.train.init
     assert source is not None
-    model = load(source, kinds="bilm", device="cpu")
-    if model.dictionaries is not None:
+    start = load(source, kinds="bilm", device="cpu")
+    if start.dictionaries is not None:
         raise SettingError(f"--init {source}: models of ELMoForManyLangs provide vectors and cannot be trained further")
     default = BiLMModelSettings()
     for name, value in vars(settings.model).items():
-        initial = getattr(model.settings.model, name)
+        initial = getattr(start.settings.model, name)
         if name == "filters":
             matches = parse_filters(value) in (parse_filters(initial), parse_filters(default.filters))
         else:
             matches = value in (initial, getattr(default, name))
         if name not in FREE_SETTINGS and not matches:
             actual, expected = (" ".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in (value, initial))
-            raise SettingError(
-                f"{name} is {actual}, but {expected} in --init {source}, whose geometry is kept; omit {name}"
-            )
-    if model.settings.model.input == "word" and has_new_vocabulary(settings):
+            problem = f"{name} is {actual}, but {expected} in --init {source}"
+            raise SettingError(f"{problem}, whose geometry is kept; omit {name}")
+    if start.settings.model.input == "word" and _has_new_vocabulary(settings):
         raise SettingError(
             f"--init {source} reads words by their number, so its vocabulary is kept; "
             "omit vocabulary, vocabulary_size and min_count"
         )
-    return model
-
-
-def _complete_settings(start: BiLM, settings: BiLMSettings) -> BiLMSettings:
-    """Return the settings with the geometry of the initial model and, by default, its tokenizer."""
     text = start.settings.text
     tokenizer = text.tokenizer if settings.text.tokenizer == type(text)().tokenizer else settings.text.tokenizer
     lowercase = settings.text.lowercase or text.lowercase
@@ -145,7 +171,7 @@ def _complete_settings(start: BiLM, settings: BiLMSettings) -> BiLMSettings:
         train=settings.train,
     )
     settings.model.check()
-    return settings
+    return start, settings
 
 
 def _make_network(settings: BiLMSettings, vocabulary: SentenceVocabulary, start: BiLM | None) -> BiLMNetwork:
@@ -194,11 +220,3 @@ def _make_learner(model: BiLM, text: BiText, team: Team) -> tuple[nn.Module, BiL
     text.margin = max(text.margin, *(width for width, _ in parse_filters(teacher_geometry.filters)))
     taught = DistilledBiLM(model.network, teacher.network, share=train.teacher_share, layers=train.teacher_layers)
     return taught.to(model.device), lanes
-
-
-def _freeze_all_but_softmax(model: BiLM) -> Callable[[float], Sequence[nn.Parameter]]:
-    """Return the function that freezes all but the output layer in the first epochs."""
-    assert model.network.softmax is not None
-    softmax = {id(parameter) for parameter in model.network.softmax.parameters()}
-    body = [parameter for parameter in model.network.parameters() if id(parameter) not in softmax]
-    return lambda epoch: body if epoch < model.settings.train.softmax_first else []

@@ -2,78 +2,88 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 
+from relmo.disk.outputs import atomic
 from relmo.models.evaluate import Score, total_nll
 from relmo.models.lm import LanguageModel
 from relmo.networks import make_language_model
 from relmo.networks.ngram import NGramLM
-from relmo.runs.encoded import load_corpus
-from relmo.runs.files import Files, list_paths
-from relmo.runs.folder import run_folder
-from relmo.runs.progress import Reporter
-from relmo.runs.run import BestScore, finish, prepare, run_training, save_best
+from relmo.runs.folder import Files, RunArguments, TrainingRun, encode_once, open_run
+from relmo.runs.run import BestScore, finish, run_training, save_best
 from relmo.settings.lm import LMSettings
-from relmo.text.encode import Corpus, Stream
+from relmo.store.folder import VOCABULARY
+from relmo.text.encode import Corpus, Stream, check_numbers, encode_corpus, id_type, map_numbers
+from relmo.text.vocabulary import Vocabulary
 from relmo.training.batch import Lanes
-from relmo.training.loop import Trainer
+from relmo.training.loop import Plan, Trainer, make_plan
 from relmo.training.parallel import require_single_process
-from relmo.training.plan import Plan, make_plan
 
 LANES = 32  # of a validation; they affect its speed only
 
 
-def train_lm(
-    files: Files,
-    settings: LMSettings,
-    out: str | Path,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    dry_run: bool = False,
-    reporter: Reporter | None = None,
-) -> dict[str, Any]:
-    """Train a language model on the files, in order, and write it to the folder `out`.
-
-    Return its results: the scores of the held-out parts."""
-    files, out, reporter = list_paths(files), Path(out), reporter or Reporter()
+def train_lm(files: Files, settings: LMSettings, out: str | Path, **arguments: Unpack[RunArguments]) -> dict[str, Any]:
+    """Train a language model on the files, in order, in the folder `out`; return the scores of the held-out parts."""
     settings.check()
     is_ngram = settings.model.cell == "ngram"  # n-grams are counted; there are no steps
     if is_ngram:
         require_single_process("an n-gram model")
-    device = prepare(settings.train)
-    with run_folder(out, "lm", files, settings, resume=resume, overwrite=overwrite, keep=not dry_run) as team:
-        corpus = load_corpus(files, settings.text, out, team)
+    with open_run("lm", files, settings, out, **arguments) as run:
+        corpus, device, team = load_corpus(run), run.device, run.team
         torch.manual_seed(settings.train.seed)
         unit = {"char": "characters", "word": "words"}[settings.text.unit]
         size, vocab_size = corpus.train.predictions, len(corpus.vocabulary)
         if is_ngram:
-            reporter.on_plan(Plan("cpu", size, steps=0, parameters=0, memory=0, seconds=0.0, unit=unit))
-            if dry_run:
+            run.reporter.on_plan(Plan("cpu", size, steps=0, parameters=0, memory=0, seconds=0.0, unit=unit))
+            if run.dry_run:
                 return {}
             ngrams = NGramLM.fit(corpus.train.ids, vocab_size=vocab_size, order=settings.model.order)
             model = LanguageModel(ngrams, corpus.vocabulary, settings, device)
-            model.save_pretrained(out)
-            return finish(model, out, files, _results(model, corpus, None), team)
+            model.save_pretrained(run.out)
+            return finish(run, model, _results(model, corpus, None))
         network = make_language_model(settings.model, vocab_size).to(device)
         batch, unroll = settings.train.batch, settings.train.unroll
         lanes = Lanes(corpus.train.ids, batch=batch, unroll=unroll, rank=team.rank, world_size=team.world_size)
         model = LanguageModel(network, corpus.vocabulary, settings, device)
         validation = None if corpus.valid is None else BestScore(partial(_evaluate, model, corpus.valid))
         trainer = Trainer(network, lanes, settings.train, validation, team=team)
-        reporter.on_plan(make_plan(trainer, size, unit))
-        if dry_run:
+        run.reporter.on_plan(make_plan(trainer, size, unit))
+        if run.dry_run:
             return {}
-        save = partial(save_best if validation is None else validation.save, model, out)
-        run_training(trainer, out, save, reporter)
+        save = partial(save_best if validation is None else validation.save, model, run.out)
+        run_training(trainer, run.out, save, run.reporter)
         with team.barrier():
-            model = LanguageModel.from_pretrained(out, device=device.type)  # the best one; verifies the folder
+            model = LanguageModel.from_pretrained(run.out, device=device.type)  # the best one; verifies the folder
             best = None if validation is None else validation.best
             results = _results(model, corpus, best) if team.is_leader else {}
-        return finish(model, out, files, results, team)
+        return finish(run, model, results)
+
+
+def load_corpus(run: TrainingRun) -> Corpus:
+    """Return the encoded corpus of a language model, or of word vectors."""
+
+    def write(folder: Path) -> tuple[dict[str, Any], list[str]]:
+        corpus = encode_corpus(run.files, run.settings.text, folder)
+        with atomic(folder / VOCABULARY) as temporary:
+            corpus.vocabulary.save(temporary)
+        parts = {"train": corpus.train, "valid": corpus.valid, "test": corpus.test}
+        figures = {name: (part.characters, part.unknown) for name, part in parts.items() if part}
+        return {"parts": figures}, [VOCABULARY, *(f"{name}.ids" for name in figures)]
+
+    def read(folder: Path, note: dict[str, Any]) -> Corpus:
+        vocabulary = Vocabulary.load(folder / VOCABULARY)
+        streams: dict[str, Stream] = {}
+        for name, (characters, unknown) in note["parts"].items():
+            path = folder / f"{name}.ids"
+            ids = map_numbers(path, id_type(len(vocabulary)))
+            check_numbers(path, ids, 0, len(vocabulary) - 1)
+            streams[name] = Stream(ids, int(characters), int(unknown))
+        return Corpus(vocabulary, streams["train"], streams.get("valid"), streams.get("test"))
+
+    return encode_once(run, write, read)
 
 
 def _evaluate(model: LanguageModel, part: Stream) -> Score:

@@ -1,8 +1,9 @@
-"""Endpoints of a model: the commands embed, predict, surprisal and generate over HTTP, with their defaults.
+"""Endpoints of a model: the commands embed, predict, surprisal and generate over HTTP, with their defaults, and the
+OpenAPI description of the service.
 
-An endpoint defines the type of its requests (`fields`), which validates the body and is the schema in the OpenAPI
-description, parses a request, computes the requests of many clients together, and encodes the response. A model has the
-endpoints that its methods allow, so a new task needs nothing here.
+An endpoint defines the type of its requests, which validates the body and is the schema in the description, parses a
+request, computes the requests of many clients together, and encodes the response. A model has the endpoints that its
+methods allow, so a new task needs nothing here.
 """
 
 import base64
@@ -11,26 +12,22 @@ import difflib
 import inspect
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
+import relmo
 from relmo.config import field_docs
 from relmo.embedding.engine import pool
 from relmo.errors import RelmoError, SettingError
-from relmo.serve.admission import RefusedRequest
-from relmo.serve.workers import Batcher, EndpointWorker, ParsedRequest, TextGenerator
-from relmo.settings.arguments import MAX_SEED
+from relmo.serve.workers import Batcher, EndpointWorker, ParsedRequest, RefusedRequest, TextGenerator
+from relmo.settings.fields import MAX_SEED
 from relmo.settings.options import EmbedOptions, ServeLimits, SurprisalOptions
-
-if TYPE_CHECKING:
-    from relmo.models.bilm import BiLM
-    from relmo.models.lm import LanguageModel, SampledTexts
-    from relmo.tasks.task import Task
 
 MAX_SAMPLES = 64
 BILM_PREDICTION_COST = 2  # units per token: the softmax over the vocabulary takes longer than the layers
@@ -38,6 +35,21 @@ Field = tuple[Any, ...]
 """Name, type and, for an optional field, default."""
 Request = Any
 """An instance of an endpoint's request type."""
+ERRORS = {
+    "400": "The request is invalid; the response says why in one line.",
+    "401": "A token is required.",
+    "408": "The request did not arrive in time.",
+    "413": "The request is too large.",
+    "429": "The client sends too many requests; see Retry-After.",
+    "503": "The server is overloaded; see Retry-After.",
+}
+ERROR_SCHEMA = {"type": "object", "properties": {"error": {"type": "string"}}}
+PAGES = {
+    "/health": ("health", "Whether the server accepts requests; needs no token.", "application/json"),
+    "/models": ("models", "The models and their endpoints.", "application/json"),
+    "/metrics": ("metrics", "Counts and times in the Prometheus format.", "text/plain"),
+    "/openapi.json": ("openapi", "This description.", "application/json"),
+}
 
 
 def field(name: str, kind: Any, description: str, *default: Any) -> Field:
@@ -62,7 +74,7 @@ TOKENIZER = field(
 
 
 class Endpoint:
-    """Operation that a model offers."""
+    """Operation that a model offers; `worker` is its thread while the service runs. Subclasses define the fields."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -72,29 +84,37 @@ class Endpoint:
         "model": {"type": "string"},
         "results": {"type": "array", "items": {"type": "object"}},
     }
+    has_tokenizer: ClassVar[bool] = True
+    worker: EndpointWorker
+    _read: Callable[[Request], ParsedRequest]
+    """Return the items, options and cost of a request; defined by subclasses."""
+    compute: Callable[[Any, Sequence[list[Any]]], list[list[Any]]]
+    """Compute the results of several requests with the same options: a list for each request."""
 
-    def __init__(self, name: str, model: Any, limits: ServeLimits = ServeLimits()):  # noqa: B008
-        self.model, self.limits = model, limits
-        self.model_name = name
-        fields = [("model", Literal[name] | UnsetType, UNSET), *self.fields()]
+    def __init__(self, name: str, model: Any, limits: ServeLimits, fields: Sequence[Field]):
+        self.model_name, self.model, self.limits = name, model, limits
+        names: list[Field] = [("model", Literal[name] | UnsetType, UNSET), fields[0]]
+        if self.has_tokenizer:
+            with suppress(AttributeError, RelmoError):  # of a model that does not split text into words
+                model.with_tokenizer("words")
+                names.append(TOKENIZER)
+        fields = [*names, *fields[1:]]
         self.request_type = msgspec.defstruct(self.name, fields, forbid_unknown_fields=True, kw_only=True)
         self.decoder = msgspec.json.Decoder(self.request_type)
-
-    def fields(self) -> list[Field]:
-        """Return the fields of a request to this model, `model` aside."""
-        raise NotImplementedError
-
-    def schema(self, *, is_default: bool) -> dict[str, Any]:
-        """Return the JSON schema of a request; `model` is required unless this model is the default one."""
-        (schema,) = msgspec.json.schema_components([self.request_type])[1].values()
-        schema["properties"]["model"] |= {"description": MODEL}
-        schema["title"] = f"{self.name} with {self.model_name}"
-        return schema if is_default else schema | {"required": ["model", *schema.get("required", [])]}
 
     def parse(self, body: bytes) -> ParsedRequest:
         """Validate the body of a request; return its items, options and cost."""
         try:
-            request = self._decode(body)
+            try:
+                request = self.decoder.decode(body)
+            except msgspec.ValidationError:
+                fields = msgspec.json.decode(body)
+                if not isinstance(fields, dict):
+                    raise
+                for name, value in fields.items():
+                    if isinstance(value, float) and value.is_integer():  # JSON Schema counts 3.0 as an integer
+                        fields[name] = int(value)
+                request = msgspec.convert(fields, self.request_type)
         except (ValueError, RecursionError) as error:
             message = str(error)
             if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", message, re.DOTALL):
@@ -103,52 +123,19 @@ class Endpoint:
                 hint = f"did you mean {matches[0]}?" if matches else f"the fields are {', '.join(names)}"
                 message = f"unknown field {unknown[1][:60]!r}; {hint}"
             raise SettingError(f"{self.name}: {message}") from None
-        return self.read(request)
-
-    def _decode(self, body: bytes) -> Request:
-        try:
-            return self.decoder.decode(body)
-        except msgspec.ValidationError:
-            fields = msgspec.json.decode(body)
-            if not isinstance(fields, dict):
-                raise
-            for name, value in fields.items():
-                if isinstance(value, float) and value.is_integer():  # JSON Schema counts 3.0 as an integer
-                    fields[name] = int(value)
-            return msgspec.convert(fields, self.request_type)
-
-    def read(self, request: Request) -> ParsedRequest:
-        """Return the items, options and cost of a request."""
-        raise NotImplementedError
+        return self._read(request)
 
     def start_worker(self, on_batch: Callable[[int], object]) -> EndpointWorker:
         """Start the thread that computes the requests."""
         return Batcher(self.compute, max_cost=self.limits.batch_words, on_batch=on_batch)
 
-    def compute(self, options: Any, requests: Sequence[list[Any]]) -> list[list[Any]]:
-        """Compute the results of several requests with the same options: a list for each request."""
-        raise NotImplementedError
-
     def encode(self, options: Any, results: Sequence[Any]) -> bytes:
-        """Return the JSON response with these results."""
-        encoded = b", ".join(self.encode_result(options, result) for result in results)
+        """Return the JSON response with these results; those that are bytes are JSON already."""
+        encoded = b", ".join(result if isinstance(result, bytes) else encode_json(result) for result in results)
         return b'{"model": %b, "results": [%b]}' % (encode_json(self.model_name), encoded)
 
-    def encode_result(self, options: Any, result: Any) -> bytes:
-        """Return one result as JSON."""
-        return encode_json(result)
-
-    def tokenizer_fields(self) -> list[Field]:
-        """Return the field `tokenizer` if the model splits text into words."""
-        try:
-            self.model.with_tokenizer("words")
-        except (AttributeError, RelmoError):
-            return []
-        return [TOKENIZER]
-
-    def model_for(self, request: Request) -> Any:
-        """Return the model with the tokenizer of the request."""
-        tokenizer = getattr(request, "tokenizer", UNSET)
+    def model_with(self, tokenizer: Any) -> Any:
+        """Return the model with the tokenizer of a request, which may be UNSET."""
         return self.model if tokenizer is UNSET else self.model.with_tokenizer(tokenizer)
 
 
@@ -163,14 +150,6 @@ def group_by_request(results: Sequence[Any], requests: Sequence[list[Any]]) -> l
     return [list(results[end - len(items) : end]) for items, end in zip(requests, ends, strict=True)]
 
 
-class VectorOptions(NamedTuple):
-    """Layers, pooling and number format of a request for vectors."""
-
-    layers: Any
-    pooling: str
-    format: str
-
-
 class EmbedEndpoint(Endpoint):
     """Contextual vectors of words."""
 
@@ -180,16 +159,13 @@ class EmbedEndpoint(Endpoint):
         "sentences": ["The bank of the river.", "A bank lends money."],
         "layers": "top",
     }
-    model: "BiLM"
 
-    def fields(self) -> list[Field]:
-        top_layer = self.model.network.layer_count - 1
-        return [
+    def __init__(self, name: str, model: Any, limits: ServeLimits = ServeLimits()):  # noqa: B008
+        fields = [
             SENTENCES,
-            *self.tokenizer_fields(),
             field(
                 "layers",
-                Literal["all", "top", "average"] | Annotated[int, Meta(ge=0, le=top_layer)],
+                Literal["all", "top", "average"] | Annotated[int, Meta(ge=0, le=model.network.layer_count - 1)],
                 "all, top, average, or a number: 0 for the word vectors without context, 1 and up for the LSTM layers.",
                 "all",
             ),
@@ -207,30 +183,36 @@ class EmbedEndpoint(Endpoint):
                 "numbers",
             ),
         ]
+        super().__init__(name, model, limits, fields)
 
-    def read(self, request: Request) -> ParsedRequest:
+    def _read(self, request: Request) -> ParsedRequest:
         EmbedOptions(layers=request.layers).check_for(self.model.network.layer_count)
-        split = self.model_for(request).tokens
+        split = self.model_with(getattr(request, "tokenizer", UNSET)).tokens
         sentences = [split(sentence) if isinstance(sentence, str) else sentence for sentence in request.sentences]
-        options = VectorOptions(request.layers, request.pooling, request.format)
+        options = (request.layers, request.pooling, request.format)
         costs = [max(1, len(tokens)) for tokens in sentences]
         return ParsedRequest(sentences, options, sum(costs), costs)
 
-    def compute(self, options: VectorOptions, requests: Sequence[list[Any]]) -> list[list[Any]]:
+    def compute(self, options: Any, requests: Sequence[list[Any]]) -> list[list[Any]]:
+        """Embed the sentences of all requests together; a result is the words and the vectors of a sentence."""
         sentences = [tokens for items in requests for tokens in items]
-        vectors = self.model.embed(sentences, layers=options.layers)
-        if options.pooling != "none":
-            vectors = [pool(array, options.pooling) for array in vectors]
+        layers, pooling, _ = options
+        vectors = self.model.embed(sentences, layers=layers)
+        if pooling != "none":
+            vectors = [pool(array, pooling) for array in vectors]
         return group_by_request(list(zip(sentences, vectors, strict=True)), requests)
 
-    def encode_result(self, options: VectorOptions, result: Any) -> bytes:
-        tokens, vectors = result
-        if options.format == "base64":
-            encoded = b'"%b"' % base64.b64encode(vectors.astype("<f4").tobytes())
-        else:
-            encoded = encode_numbers(vectors)
-        head = b'{"tokens": %b, "shape": %b' % (encode_json(tokens), encode_json(vectors.shape))
-        return b'%b, "vectors": %b}' % (head, encoded)
+    def encode(self, options: Any, results: Sequence[Any]) -> bytes:
+        *_, number_format = options
+        encoded = []
+        for tokens, vectors in results:
+            if number_format == "base64":
+                numbers = b'"%b"' % base64.b64encode(vectors.astype("<f4").tobytes())
+            else:
+                numbers = encode_numbers(vectors)
+            head = b'{"tokens": %b, "shape": %b' % (encode_json(tokens), encode_json(vectors.shape))
+            encoded.append(b'%b, "vectors": %b}' % (head, numbers))
+        return super().encode(options, encoded)
 
 
 def encode_numbers(array: np.ndarray) -> bytes:
@@ -246,16 +228,13 @@ class PredictEndpoint(Endpoint):
     name = "predict"
     summary = "Predictions of a task's model (tags, labels, spans, scores, texts) as in `relmo predict --json`."
     example: ClassVar[dict[str, Any]] = {"inputs": ["Anna lives in Berlin."]}
-    model: "Task[Any, Any]"
 
-    def __init__(self, name: str, model: "Task[Any, Any]", limits: ServeLimits = ServeLimits()):  # noqa: B008
-        super().__init__(name, model.with_full_records(), limits)
-        if hasattr(self.model, "max_target"):  # a model that generates text
-            self.model = self.model.copy(max_target=limits.max_output)
-
-    def fields(self) -> list[Field]:
-        input_type: Any = self.model.input_type
-        line: Any = str if self.model.line_pattern is None else Annotated[str, Meta(pattern=self.model.line_pattern)]
+    def __init__(self, name: str, model: Any, limits: ServeLimits = ServeLimits()):  # noqa: B008
+        model = model.with_full_records()
+        if hasattr(model, "max_target"):  # a model that generates text
+            model = model.copy(max_target=limits.max_output)
+        input_type: Any = model.input_type
+        line: Any = str if model.line_pattern is None else Annotated[str, Meta(pattern=model.line_pattern)]
         inputs = field(
             "inputs",
             Annotated[list[line | input_type], Meta(min_length=1)],
@@ -263,10 +242,11 @@ class PredictEndpoint(Endpoint):
             "for a model of pairs), anything else as the Python method `predict` takes it: a list of words, a pair of "
             "sentences, and so on.",
         )
-        return [inputs, *self.tokenizer_fields()]
+        super().__init__(name, model, limits, [inputs])
 
-    def read(self, request: Request) -> ParsedRequest:
-        model, examples, costs = self.model_for(request), [], []
+    def _read(self, request: Request) -> ParsedRequest:
+        tokenizer, examples, costs = getattr(request, "tokenizer", UNSET), [], []
+        model = self.model_with(tokenizer)
         for item in request.inputs:
             if isinstance(item, list) and len(item) == 2 and not isinstance(item[1], str):
                 item = tuple(item)  # Python's pairs; JSON has only lists. Two words are a sentence
@@ -277,12 +257,13 @@ class PredictEndpoint(Endpoint):
                 raise RefusedRequest(413, f"an input has {read:,} units of this model; the maximum is {limit:,}")
             examples.append(example)
             costs.append(max(1, read + written))
-        return ParsedRequest(examples, getattr(request, "tokenizer", UNSET), sum(costs), costs)
+        return ParsedRequest(examples, tokenizer, sum(costs), costs)
 
     def compute(self, options: Any, requests: Sequence[list[Any]]) -> list[list[Any]]:
+        """Predict the examples of all requests together."""
         examples = [example for items in requests for example in items]
-        model = self.model if options is UNSET else self.model.with_tokenizer(options)
-        return group_by_request([prediction.to_dict() for prediction in model.predict_examples(examples)], requests)
+        predictions = self.model_with(options).predict_examples(examples)
+        return group_by_request([prediction.to_dict() for prediction in predictions], requests)
 
 
 class SurprisalEndpoint(Endpoint):
@@ -292,37 +273,25 @@ class SurprisalEndpoint(Endpoint):
     summary = "One row per word: surprisal and entropy in bits, and its offsets in the text."
     example: ClassVar[dict[str, Any]] = {"sentences": ["The horse raced past the barn fell."]}
 
-    def fields(self) -> list[Field]:
-        docs, options = field_docs(SurprisalOptions), []
+    def __init__(self, name: str, model: Any, limits: ServeLimits = ServeLimits()):  # noqa: B008
+        docs, fields = field_docs(SurprisalOptions), [SENTENCES]
+        parameters = inspect.signature(model.surprisal).parameters
+        takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
         for option in dataclasses.fields(SurprisalOptions):
-            if self._supports(option.name):
+            is_accepted = takes_all or option.name in parameters
+            if option.name == "space" and is_accepted and not takes_all:
+                is_accepted = model.settings.text.unit == "char"
+            if is_accepted:
                 choices = get_args(option.type)
                 kind = choices[0] if NoneType in choices else option.type  # None stands for a field that is left out
-                options.append(field(option.name, kind, docs[option.name], UNSET))
-        return [SENTENCES, *self.tokenizer_fields(), *options]
+                fields.append(field(option.name, kind, docs[option.name], UNSET))
+        super().__init__(name, model, limits, fields)
 
-    def schema(self, *, is_default: bool) -> dict[str, Any]:
-        """Return the JSON schema of a request, without rows that are smaller than the tokens of the model."""
-        schema = super().schema(is_default=is_default)
-        if {"tokenizer", "rows"} <= schema["properties"].keys():
-            conflict = {"tokenizer": {"const": "whitespace"}, "rows": {"const": "words"}}
-            schema["not"] = {"required": [*conflict], "properties": conflict}
-        return schema
-
-    def _supports(self, option: str) -> bool:
-        """Return whether the model's `surprisal` accepts an option."""
-        parameters = inspect.signature(self.model.surprisal).parameters
-        if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-            return True
-        if option == "space" and option in parameters:
-            return self.model.settings.text.unit == "char"
-        return option in parameters
-
-    def read(self, request: Request) -> ParsedRequest:
-        model = self.model_for(request)
+    def _read(self, request: Request) -> ParsedRequest:
         options = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not UNSET}
         sentences = options.pop("sentences")
         options.pop("model", None)
+        model = self.model_with(options.get("tokenizer", UNSET))
         weight = BILM_PREDICTION_COST if hasattr(model, "has_output_layer") else 1
         costs = [weight * (model.count_symbols(sentence) + 1) for sentence in sentences]  # the end is predicted too
         is_text = options.get("context", "text") == "text"
@@ -330,26 +299,22 @@ class SurprisalEndpoint(Endpoint):
         return ParsedRequest(items, tuple(sorted(options.items())), sum(costs), () if is_text else costs)
 
     def compute(self, options: Any, requests: Sequence[list[Any]]) -> list[list[Any]]:
-        """Compute the rows of requests whose items are (line, sentence). Independent sentences are computed together, a
-        text from its beginning to its end."""
+        """Compute rows for items (line, sentence): independent sentences together, a text from beginning to end."""
         arguments = dict(options)
-        if arguments.get("context", "text") == "text":
-            return [self._compute_rows([sentence for _, sentence in items], arguments) for items in requests]
-        rows = self._compute_rows([sentence for items in requests for _, sentence in items], arguments)
-        rows_by_sentence: list[list[dict[str, Any]]] = [[] for items in requests for _ in items]
-        for row in rows:
-            rows_by_sentence[row["line"] - 1].append(row)
+        model = self.model_with(arguments.pop("tokenizer", UNSET))
+        is_text = arguments.get("context", "text") == "text"
         results = []
-        for items, sentences in zip(requests, group_by_request(rows_by_sentence, requests), strict=True):
-            numbered = zip(items, sentences, strict=True)
-            results.append([row | {"line": line} for (line, _), sentence in numbered for row in sentence])
+        for batch in [[items] for items in requests] if is_text else [requests]:
+            sentences = [sentence for items in batch for _, sentence in items]
+            columns = model.surprisal(sentences, **arguments).to_dict()
+            rows_by_sentence: list[list[dict[str, Any]]] = [[] for _ in sentences]
+            for values in zip(*columns.values(), strict=True):
+                row = dict(zip(columns, values, strict=True))
+                rows_by_sentence[row["line"] - 1].append(row)
+            for items, groups in zip(batch, group_by_request(rows_by_sentence, batch), strict=True):
+                numbered = zip(items, groups, strict=True)
+                results.append([row | {"line": line} for (line, _), rows in numbered for row in rows])
         return results
-
-    def _compute_rows(self, sentences: list[Any], options: dict[str, Any]) -> list[dict[str, Any]]:
-        model = self.model.with_tokenizer(options["tokenizer"]) if "tokenizer" in options else self.model
-        options = {name: value for name, value in options.items() if name != "tokenizer"}
-        columns = model.surprisal(sentences, **options).to_dict()
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 class GenerateEndpoint(Endpoint):
@@ -362,45 +327,39 @@ class GenerateEndpoint(Endpoint):
     )
     example: ClassVar[dict[str, Any]] = {"prompt": "The ", "limit": 80, "seed": 3}
     media_types = ("application/json", "application/x-ndjson")
+    has_tokenizer = False
     response_properties: ClassVar[dict[str, Any]] = {
         "sample": {"type": "integer"},
         "added": {"type": "string"},
         "text": {"type": "string"},
         "texts": {"type": "array", "items": {"type": "object"}},
     }
-    model: "LanguageModel"
 
-    def fields(self) -> list[Field]:
+    def __init__(self, name: str, model: Any, limits: ServeLimits = ServeLimits()):  # noqa: B008
         positive, seed = Annotated[int, Meta(ge=1)], Annotated[int, Meta(ge=0, le=MAX_SEED)]
-        return [
+        temperature = Annotated[float, Meta(ge=0)]
+        fields = [
             field("prompt", str, "Beginning of the text.", ""),
             field("limit", positive, "Maximum number of symbols to add.", 500),
             field("samples", Annotated[int, Meta(ge=1, le=MAX_SAMPLES)], "Number of texts.", 1),
             field("seed", seed, "The same seed gives the same text.", 0),
-            field(
-                "temperature",
-                Annotated[float, Meta(ge=0)],
-                "Values below 1 make probable symbols more probable; 0 is greedy.",
-                1.0,
-            ),
+            field("temperature", temperature, "Values below 1 make probable symbols more probable; 0 is greedy.", 1.0),
             field("top_k", positive, "Sample from the k most probable symbols.", UNSET),
             field("top_p", Annotated[float, Meta(gt=0, le=1)], "Sample from the most probable mass p.", UNSET),
             field("unknown", bool, "Whether <unk> may be generated.", False),
             field("stream", bool, "One line per new symbol, or one object at the end.", True),
         ]
+        super().__init__(name, model, limits, fields)
 
-    def read(self, request: Request) -> ParsedRequest:
+    def _read(self, request: Request) -> ParsedRequest:
         cost = self.model.count_symbols(request.prompt) + request.limit * request.samples
+        options = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not UNSET}
+        arguments = {name: value for name, value in options.items() if name not in ("model", "stream")}
         # other requests get their turn after every symbol, so the uninterrupted cost is 1
-        return ParsedRequest([request], None, cost, item_costs=[1], is_streamed=request.stream)
+        return ParsedRequest([arguments], None, cost, item_costs=[1], is_streamed=request.stream)
 
     def start_worker(self, on_batch: Callable[[int], object]) -> EndpointWorker:
-        return TextGenerator(self.model.network, self.start_texts, on_batch)
-
-    def start_texts(self, request: Request) -> "SampledTexts":
-        """Return the texts of a request before their first symbol."""
-        options = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not UNSET}
-        return self.model.start_samples(**{name: options[name] for name in options if name not in ("model", "stream")})
+        return TextGenerator(self.model.network, lambda arguments: self.model.start_samples(**arguments), on_batch)
 
     def encode(self, options: Any, results: Sequence[Any]) -> bytes:
         return encode_json({"model": self.model_name} | results[-1])
@@ -408,14 +367,56 @@ class GenerateEndpoint(Endpoint):
 
 def make_endpoints(name: str, model: Any, limits: ServeLimits = ServeLimits()) -> dict[str, Endpoint]:  # noqa: B008
     """Return the endpoints of a model by name."""
-    endpoints: dict[str, type[Endpoint]] = {
+    endpoints: dict[str, Callable[..., Endpoint]] = {
         "embed": EmbedEndpoint,
-        "read_line": PredictEndpoint,
+        "with_full_records": PredictEndpoint,
         "surprisal": SurprisalEndpoint,
         "start_samples": GenerateEndpoint,
     }
     if not getattr(model, "has_output_layer", True):  # a biLM from original ELMo files gives vectors only
         del endpoints["surprisal"]
-    return {
-        endpoint.name: endpoint(name, model, limits) for method, endpoint in endpoints.items() if hasattr(model, method)
+    supported = [endpoint(name, model, limits) for method, endpoint in endpoints.items() if hasattr(model, method)]
+    return {endpoint.name: endpoint for endpoint in supported}
+
+
+def describe_service(models: Sequence[Mapping[str, Endpoint]], *, token: bool) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 description of a service with the endpoints of these models; `token` if it needs one."""
+    endpoints: dict[str, list[Endpoint]] = {}
+    for model_endpoints in models:
+        for name, endpoint in model_endpoints.items():
+            endpoints.setdefault(name, []).append(endpoint)
+    paths: dict[str, Any] = {}
+    for name, group in endpoints.items():
+        default = group[0]
+        schemas = []
+        for endpoint in group:
+            (schema,) = msgspec.json.schema_components([endpoint.request_type])[1].values()
+            schema["properties"]["model"] |= {"description": MODEL}
+            schema["title"] = f"{name} with {endpoint.model_name}"
+            if {"tokenizer", "rows"} <= schema["properties"].keys():  # rows smaller than the tokens of the model
+                conflict = {"tokenizer": {"const": "whitespace"}, "rows": {"const": "words"}}
+                schema["not"] = {"required": [*conflict], "properties": conflict}
+            if endpoint is not default:
+                schema |= {"required": ["model", *schema.get("required", [])]}
+            schemas.append(schema)
+        body = {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}, "example": default.example}
+        response_schema = {"type": "object", "properties": default.response_properties}
+        content = {media_type: {"schema": response_schema} for media_type in default.media_types}
+        responses: dict[str, Any] = {"200": {"description": "The response.", "content": content}}
+        for status, meaning in ERRORS.items():
+            responses[status] = {"description": meaning, "content": {"application/json": {"schema": ERROR_SCHEMA}}}
+        request_body = {"required": True, "content": {"application/json": body}}
+        operation = {"operationId": name, "summary": default.summary, "requestBody": request_body}
+        paths[f"/{name}"] = {"post": operation | {"responses": responses}}
+    for path, (name, summary, media_type) in PAGES.items():
+        responses = {"200": {"description": "The response.", "content": {media_type: {}}}}
+        paths[path] = {"get": {"operationId": name, "summary": summary, "responses": responses}}
+    description: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "relmo", "version": relmo.__version__, "summary": "Recurrent language models over HTTP."},
+        "paths": paths,
     }
+    if token:
+        description["components"] = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
+        description["security"] = [{"token": []}]
+    return description

@@ -10,9 +10,13 @@ its client reads; until then its request counts as admitted.
 
 import asyncio
 import logging
+import threading
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,11 +24,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from relmo.errors import RelmoError, SettingError, quote
-from relmo.serve.admission import Admission, RefusedRequest
-from relmo.serve.endpoints import encode_json, make_endpoints
-from relmo.serve.metrics import ServiceMetrics
-from relmo.serve.openapi import describe_service
-from relmo.serve.workers import EndpointWorker, ParsedRequest, QueuedRequest
+from relmo.serve.endpoints import Endpoint, describe_service, encode_json, make_endpoints
+from relmo.serve.workers import Admission, EndpointWorker, QueuedRequest
 from relmo.settings.options import ServeLimits
 from relmo.web.guard import INTERNAL_ERROR, SHUTTING_DOWN, Guard, error_response, one_line
 
@@ -37,15 +38,42 @@ PUBLIC_PATHS = ("/health",)  # need no token
 JOIN_SECONDS = 1.0  # time for a thread to notice that the server ends, after the grace period of the clients
 
 
+SECONDS_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+METRICS: dict[str, tuple[str, str, tuple[float, ...]]] = {  # type, description and, for a histogram, upper bounds
+    "relmo_requests_total": ("counter", "Requests by status.", ()),
+    "relmo_words_total": ("counter", "Approximate number of words of successful requests.", ()),
+    "relmo_request_seconds": ("histogram", "Time from a request to its response.", SECONDS_BOUNDS),
+    "relmo_batch_requests": ("histogram", "Requests per batch.", (1, 2, 4, 8, 16, 32, 64, 128, 256)),
+}
+
+
+class ServiceMetrics:
+    """Counters and histograms for any thread: https://prometheus.io/docs/instrumenting/exposition_formats."""
+
+    def __init__(self) -> None:
+        self.lock, self.start_time = threading.Lock(), time.time()
+        self.samples: dict[str, dict[str, float]] = {name: defaultdict(int) for name in METRICS}
+
+    def add(self, name: str, value: float, **labels: str) -> None:
+        """Increase a counter, or count a value in a histogram."""
+        pairs = []
+        for label, text in labels.items():
+            escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            pairs.append(f'{label}="{escaped}"')
+        joined, samples, bounds = ",".join(pairs), self.samples[name], METRICS[name][2]
+        with self.lock:
+            if not bounds:
+                samples[f"{name}{{{joined}}}"] += value
+                return
+            for bound in bounds:
+                samples[f'{name}_bucket{{{joined},le="{bound}"}}'] += value <= bound
+            samples[f'{name}_bucket{{{joined},le="+Inf"}}'] += 1
+            samples[f"{name}_sum{{{joined}}}"] += float(value)
+            samples[f"{name}_count{{{joined}}}"] += 1
+
+
 class ClientDisconnected(Exception):
     """The client has closed its connection."""
-
-
-class ServiceGuard(Guard):
-    """Checks before the service."""
-
-    server_name = "This service"
-    app: "Service"
 
 
 class ModelName(msgspec.Struct):
@@ -54,32 +82,22 @@ class ModelName(msgspec.Struct):
     model: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class ServedModel:
-    """A model with its name, its endpoints and their worker threads."""
-
-    def __init__(self, name: str, model: Any, limits: ServeLimits):
-        self.name, self.kind = name, model.kind
-        self.endpoints = make_endpoints(name, model, limits)
-        if not self.endpoints:
-            raise SettingError(f"{name}: this kind of model cannot be served.")
-        self.workers: dict[str, EndpointWorker] = {}
-
-    def start(self, metrics: ServiceMetrics) -> None:
-        """Start the threads; needs a running event loop."""
-        for endpoint in self.endpoints.values():
-            on_batch = partial(metrics.add_batch, endpoint.name, self.name)
-            self.workers[endpoint.name] = endpoint.start_worker(on_batch)
-
-
 class Service:
-    """ASGI application."""
+    """ASGI application; `workers` are the threads of all endpoints."""
 
     def __init__(self, models: Mapping[str, Any], limits: ServeLimits, *, token: bool):
-        self.models = [ServedModel(name, model, limits) for name, model in models.items()]
         self.limits, self.metrics, self.admission = limits, ServiceMetrics(), Admission(limits)
-        description = describe_service([model.endpoints for model in self.models], token=token)
-        entries = [{"name": model.name, "kind": model.kind, "verbs": [*model.endpoints]} for model in self.models]
-        self.endpoints = {endpoint for model in self.models for endpoint in model.endpoints}
+        self.workers: list[EndpointWorker] = []
+        self.endpoints: dict[str, dict[str, Endpoint]] = {}  # by name, then by model
+        by_model = {name: make_endpoints(name, model, limits) for name, model in models.items()}
+        entries = []
+        for name, endpoints in by_model.items():
+            if not endpoints:
+                raise SettingError(f"{name}: this kind of model cannot be served.")
+            entries.append({"name": name, "kind": models[name].kind, "verbs": [*endpoints]})
+            for verb, endpoint in endpoints.items():
+                self.endpoints.setdefault(verb, {})[name] = endpoint
+        description = describe_service([*by_model.values()], token=token)
         self.pages: dict[str, Callable[[], Response]] = {
             "/health": lambda: JSONResponse({"status": "ok"}),
             "/models": lambda: JSONResponse({"models": entries}),
@@ -89,7 +107,16 @@ class Service:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._run_lifespan(receive, send)
+            await receive()
+            for endpoint in [endpoint for group in self.endpoints.values() for endpoint in group.values()]:
+                name, model = endpoint.name, endpoint.model_name
+                on_batch = partial(self.metrics.add, "relmo_batch_requests", verb=name, model=model)
+                endpoint.worker = endpoint.start_worker(on_batch)
+                self.workers.append(endpoint.worker)
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await asyncio.to_thread(self.close)
+            await send({"type": "lifespan.shutdown.complete"})
             return
         path = scope["path"]
         methods = ("GET", "HEAD") if path in self.pages else ("POST",)
@@ -105,20 +132,6 @@ class Service:
             return
         await response(scope, receive, send)
 
-    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
-        await receive()
-        for model in self.models:
-            model.start(self.metrics)
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await asyncio.to_thread(self.close)
-        await send({"type": "lifespan.shutdown.complete"})
-
-    @property
-    def workers(self) -> list[EndpointWorker]:
-        """EndpointWorker threads of all models."""
-        return [worker for model in self.models for worker in model.workers.values()]
-
     def close(self) -> None:
         """End the threads. One that computes a long step is left behind; the process ends without it."""
         for worker in self.workers:
@@ -127,11 +140,6 @@ class Service:
         for worker in self.workers:
             worker.thread.join(max(0.0, deadline - time.monotonic()))
 
-    @property
-    def is_computing(self) -> bool:
-        """Whether a worker thread is alive."""
-        return any(worker.thread.is_alive() for worker in self.workers)
-
     def show_metrics(self) -> Response:
         """Return the metrics for Prometheus."""
         num_waiting = sum(len(worker.queue) for worker in self.workers)
@@ -139,23 +147,19 @@ class Service:
             "relmo_requests_inside": ("Admitted requests: waiting, computed or being sent.", self.admission.requests),
             "relmo_words_inside": ("Approximate number of their words.", self.admission.words),
             "relmo_requests_waiting": ("Requests in the queues.", num_waiting),
+            "process_start_time_seconds": ("Start time in Unix time.", self.metrics.start_time),
         }
-        return PlainTextResponse(self.metrics.format(gauges), media_type="text/plain; version=0.0.4")
-
-    def find_model(self, endpoint: str, body: bytes) -> ServedModel:
-        """Return the model that a request names, by default the first one with the endpoint."""
-        try:
-            name = msgspec.json.decode(body, type=ModelName).model
-        except (ValueError, RecursionError) as error:
-            raise SettingError(f"The request is invalid: {error}") from None
-        models = [model for model in self.models if endpoint in model.endpoints]
-        if name is msgspec.UNSET:
-            return models[0]
-        for model in models:
-            if model.name == name:
-                return model
-        names = ", ".join(model.name for model in models)
-        raise SettingError(f"No model {quote(str(name))} has the endpoint {endpoint}. Models with it: {names}.")
+        with suppress(OSError, IndexError, ValueError):  # Linux only
+            resident_bytes = int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+            gauges["process_resident_memory_bytes"] = ("Resident memory.", resident_bytes)
+        lines = []
+        with self.metrics.lock:
+            for name, (kind, description, _) in METRICS.items():
+                lines += [f"# HELP {name} {description}", f"# TYPE {name} {kind}"]
+                lines += [f"{sample} {value}" for sample, value in self.metrics.samples[name].items()]
+        for name, (description, value) in gauges.items():
+            lines += [f"# HELP {name} {description}", f"# TYPE {name} gauge", f"{name} {value}"]
+        return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
 
 
 class RequestHandler:
@@ -164,125 +168,126 @@ class RequestHandler:
 
     def __init__(self, service: Service, scope: Scope, receive: Receive, send: Send):
         self.service, self.scope, self.receive, self.send = service, scope, receive, send
-        self.endpoint = scope["path"].removeprefix("/")
-        self.model_name, self.cost, self.status = "", 0, 200
+        self.verb = scope["path"].removeprefix("/")
+        self.cost, self.status = 0, 200
         self.is_admitted, self.has_started, self.is_disconnected = False, False, False
-        self.worker: EndpointWorker | None = None
+        self.endpoint: Endpoint | None = None
         self.job: QueuedRequest | None = None
         self.watcher: asyncio.Task[None] | None = None
 
     async def handle(self) -> None:
         """Send the response or an error, and count the request."""
-        start_time = time.perf_counter()
+        start_time, response = time.perf_counter(), None
         try:
-            await self._respond()
-        except RefusedRequest as refusal:
-            headers = {} if refusal.retry_after is None else {"retry-after": str(refusal.retry_after)}
-            await self._send_error(error_response(str(refusal), refusal.status, headers))
-        except RelmoError as error:
-            await self._send_error(error_response(str(error)))
-        except ClientDisconnected:
-            self.status = CLIENT_DISCONNECTED
-        except asyncio.CancelledError:
-            self.status = 503
-            raise  # the guard sends the response
-        except Exception:
-            self.status = 500
-            if self.has_started:
-                raise  # the connection ends in the middle of the response
-            logging.getLogger("relmo.serve").exception("request failed")
-            await self._send_error(error_response(INTERNAL_ERROR, 500))
+            try:
+                await self._respond()
+            except RelmoError as error:
+                retry_after = getattr(error, "retry_after", None)
+                headers = {} if retry_after is None else {"retry-after": str(retry_after)}
+                response = error_response(str(error), getattr(error, "status", 400), headers)
+            except ClientDisconnected:
+                self.status = CLIENT_DISCONNECTED
+            except asyncio.CancelledError:
+                self.status = 503
+                raise  # the guard sends the response
+            except Exception:
+                self.status = 500
+                if self.has_started:
+                    raise  # the connection ends in the middle of the response
+                logging.getLogger("relmo.serve").exception("request failed")
+                response = error_response(INTERNAL_ERROR, 500)
+            if response is not None:
+                self.status = response.status_code
+                await response(self.scope, self.receive, self.send)
         finally:
-            self._release()
-            seconds = time.perf_counter() - start_time
-            self.service.metrics.add_request(self.endpoint, self.model_name, self.status, seconds, self.cost)
-
-    def _release(self) -> None:
-        """Cancel the computation; the request counts as admitted until that has ended."""
-        if self.watcher is not None:
-            self.watcher.cancel()
-        if self.worker is not None and self.job is not None:
-            self.worker.cancel(self.job)
-        if self.is_admitted:
-            leave = partial(self.service.admission.leave, self.cost)
-            if self.job is None or self.job.released.done():
-                leave()
-            else:
-                self.job.released.add_done_callback(lambda _: leave())
-
-    async def _send_error(self, response: Response) -> None:
-        self.status = response.status_code
-        await response(self.scope, self.receive, self.send)
+            if self.watcher is not None:
+                self.watcher.cancel()
+            if self.endpoint is not None and self.job is not None:
+                self.endpoint.worker.cancel(self.job)
+            if self.is_admitted:  # the request counts as admitted until its computation has ended
+                leave = partial(self.service.admission.leave, self.cost)
+                if self.job is None or self.job.released.done():
+                    leave()
+                else:
+                    self.job.released.add_done_callback(lambda _: leave())
+            metrics = self.service.metrics
+            labels = {"verb": self.verb, "model": "" if self.endpoint is None else self.endpoint.model_name}
+            metrics.add("relmo_requests_total", 1, **labels, status=str(self.status))
+            if self.status == 200:
+                metrics.add("relmo_words_total", self.cost, **labels)
+                metrics.add("relmo_request_seconds", time.perf_counter() - start_time, **labels)
 
     async def _respond(self) -> None:
-        service, client = self.service, self.scope.get("client")
-        service.admission.check_rate("" if client is None else client[0])
+        admission, client = self.service.admission, self.scope.get("client")
+        admission.check_rate("" if client is None else client[0])
         body = (await self.receive())["body"]
-        model = service.find_model(self.endpoint, body)
-        self.model_name, self.worker = model.name, model.workers[self.endpoint]
-        service.admission.enter()
+        try:
+            name = msgspec.json.decode(body, type=ModelName).model
+        except (ValueError, RecursionError) as error:
+            raise SettingError(f"The request is invalid: {error}") from None
+        endpoints = self.service.endpoints[self.verb]
+        if name is msgspec.UNSET:
+            name = next(iter(endpoints))  # the first model that has this endpoint
+        if name not in endpoints:
+            models = ", ".join(endpoints)
+            raise SettingError(f"No model {quote(str(name))} has the endpoint {self.verb}. Models with it: {models}.")
+        self.endpoint = endpoint = endpoints[name]
+        admission.enter()
         self.is_admitted = True
-        endpoint = model.endpoints[self.endpoint]
         is_large = len(body) >= MAX_INLINE_BYTES
         request = await asyncio.to_thread(endpoint.parse, body) if is_large else endpoint.parse(body)
-        service.admission.charge(request.cost, request.largest_cost)
+        admission.charge(request.cost, max(request.item_costs, default=request.cost))
         self.cost = request.cost
-        self.watcher = asyncio.create_task(self._watch_client())
-        results = self._compute(self.worker, request)
+
+        async def watch_client() -> None:
+            await self.receive()
+            self.is_disconnected = True
+            if self.job is not None:
+                endpoint.worker.cancel(self.job)
+                self.job.events.put_nowait(ClientDisconnected())
+
+        async def compute() -> AsyncIterator[Any]:
+            for part in request.split(self.service.limits.batch_words):
+                if self.is_disconnected:
+                    raise ClientDisconnected
+                self.job = endpoint.worker.submit(part)
+                async for result in self.job:
+                    yield result
+
+        self.watcher = asyncio.create_task(watch_client())
         if request.is_streamed:
-            await self._send_lines(results)
+            # lines of JSON; an error before the first one is raised, a later one is sent as a line
+            results = compute()
+            line, final = encode_json(await anext(results)) + b"\n", b""
+            await self._start_response((b"content-type", b"application/x-ndjson"))
+            try:
+                await self.send({"type": "http.response.body", "body": line, "more_body": True})
+                async for result in results:
+                    line = encode_json(result) + b"\n"
+                    await self.send({"type": "http.response.body", "body": line, "more_body": True})
+            except RelmoError as error:
+                final = encode_json({"error": one_line(str(error))}) + b"\n"
+            except asyncio.CancelledError:  # the grace period has ended
+                final = encode_json({"error": SHUTTING_DOWN}) + b"\n"
+            await self.send({"type": "http.response.body", "body": final})
             return
-        encode = partial(endpoint.encode, request.options, [result async for result in results])
-        await self._send_body(await asyncio.to_thread(encode) if request.cost > MAX_INLINE_COST else encode())
-
-    async def _watch_client(self) -> None:
-        await self.receive()
-        self.is_disconnected = True
-        if self.worker is not None and self.job is not None:
-            self.worker.cancel(self.job)
-            self.job.events.put_nowait(ClientDisconnected())
-
-    async def _compute(self, worker: EndpointWorker, request: ParsedRequest) -> AsyncIterator[Any]:
-        """Yield the results of a request as they are computed."""
-        for part in request.split(self.service.limits.batch_words):
-            if self.is_disconnected:
-                raise ClientDisconnected
-            self.job = worker.submit(part)
-            async for result in self.job:
-                yield result
+        encode = partial(endpoint.encode, request.options, [result async for result in compute()])
+        body = await asyncio.to_thread(encode) if request.cost > MAX_INLINE_COST else encode()
+        await self._start_response((b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)))
+        for start in range(0, len(body), CHUNK_BYTES):
+            end = start + CHUNK_BYTES
+            await self.send({"type": "http.response.body", "body": body[start:end], "more_body": end < len(body)})
 
     async def _start_response(self, *headers: tuple[bytes, bytes]) -> None:
         self.has_started = True
         await self.send({"type": "http.response.start", "status": 200, "headers": headers})
 
-    async def _send_body(self, body: bytes) -> None:
-        length = str(len(body)).encode()
-        await self._start_response((b"content-type", b"application/json"), (b"content-length", length))
-        for start in range(0, len(body), CHUNK_BYTES):
-            end = start + CHUNK_BYTES
-            await self.send({"type": "http.response.body", "body": body[start:end], "more_body": end < len(body)})
-
-    async def _send_lines(self, results: AsyncIterator[Any]) -> None:
-        """Send results as lines of JSON. An error before the first one is raised, a later one is sent as a line."""
-        line, final = encode_json(await anext(results)) + b"\n", b""
-        await self._start_response((b"content-type", b"application/x-ndjson"))
-        try:
-            await self.send({"type": "http.response.body", "body": line, "more_body": True})
-            async for result in results:
-                line = encode_json(result) + b"\n"
-                await self.send({"type": "http.response.body", "body": line, "more_body": True})
-        except RelmoError as error:
-            final = encode_json({"error": one_line(str(error))}) + b"\n"
-        except asyncio.CancelledError:  # the grace period has ended
-            final = encode_json({"error": SHUTTING_DOWN}) + b"\n"
-        await self.send({"type": "http.response.body", "body": final})
-
 
 def make_app(
     models: Mapping[str, Any], limits: ServeLimits, *, token: str | None = None, hosts: tuple[str, ...] | None = None
-) -> ServiceGuard:
+) -> Guard:
     """Return the application that serves models by name; `hosts` are the host names that requests may use."""
-    return ServiceGuard(
+    return Guard(
         Service(models, limits, token=token is not None),
         token=token,
         hosts=hosts,

@@ -1,43 +1,97 @@
-"""Threads that compute the requests of many clients together.
+"""Admission of requests, and the threads that compute the requests of many clients together.
+
+A request is admitted until its response is read. One that exceeds a limit is refused at once, so that an overloaded
+server continues to serve the requests it has admitted.
 
 `Batcher` computes one batch after the other. A batch is everything that arrived while the previous one was computed, so
 a request waits for nobody when the server is idle, and batches grow with the load. Requests with different options are
 in different batches, and the oldest request is always in the next one.
 
 `TextGenerator` extends all texts by one symbol at a time. A new request joins at the next symbol, and one that is
-finished or cancelled leaves, so no request waits for the end of another one's text.
-
-If a batch fails, each of its requests is computed alone, so that only those at fault fail.
+finished or cancelled leaves. If a batch fails, its requests are computed one by one, so that only those at fault fail.
 """
 
 import asyncio
 import threading
+import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from relmo.errors import ComputationCancelled, cancellable
+from relmo.errors import ComputationCancelled, RelmoError, cancellable
 from relmo.models.generate import step_batch
+from relmo.settings.options import ServeLimits
 
-if TYPE_CHECKING:
-    from relmo.models.lm import SampledTexts
+MAX_CLIENTS = 4096  # whose rates are tracked
+BUSY = "The server is busy; try again after 1 s."
+
+
+class RefusedRequest(RelmoError):
+    """Refusal of a request: HTTP status, message and, if it may be repeated, the seconds to wait."""
+
+    def __init__(self, status: int, message: str, retry_after: int | None = None):
+        super().__init__(message)
+        self.status, self.retry_after = status, retry_after
+
+
+class Admission:
+    """Number and cost of the admitted requests, and the request rate of each client. Used by the event loop alone."""
+
+    def __init__(self, limits: ServeLimits, clock: Callable[[], float] = time.monotonic):
+        self.limits, self.clock = limits, clock
+        self.requests, self.words = 0, 0
+        self.clients: OrderedDict[str, tuple[float, float]] = OrderedDict()  # remaining requests, time of the update
+
+    def check_rate(self, client: str) -> None:
+        """Take a token from the client's bucket of one second's requests; raise `RefusedRequest` if it is empty."""
+        rate = self.limits.rate
+        if not rate:
+            return
+        now, capacity = self.clock(), max(1.0, rate)
+        tokens, updated = self.clients.pop(client, (capacity, now))
+        tokens = min(capacity, tokens + rate * (now - updated))
+        self.clients[client] = (tokens - 1 if tokens >= 1 else tokens, now)
+        if len(self.clients) > MAX_CLIENTS:
+            self.clients.popitem(last=False)
+        if tokens < 1:
+            seconds = max(1, round((1 - tokens) / rate + 0.5))
+            message = f"The limit is {rate:g} requests per second; try again after {seconds} s."
+            raise RefusedRequest(429, message, seconds)
+
+    def enter(self) -> None:
+        """Admit a request of unknown cost, or raise `RefusedRequest`. `leave` must follow."""
+        if self.requests >= self.limits.queue:
+            raise RefusedRequest(503, BUSY, 1)
+        self.requests += 1
+
+    def charge(self, cost: int, largest_item: int = 0) -> None:
+        """Add the cost of an admitted request, or raise `RefusedRequest`; an item is computed without interruption."""
+        limits, max_item = self.limits, (self.limits.max_words + 1) // 2
+        if largest_item > max_item:
+            message = f"An input of the request costs {largest_item:,} units of this model"
+            raise RefusedRequest(413, f"{message}; the maximum is {max_item:,}. Split it.")
+        if cost > limits.max_words:
+            message = f"The request costs {cost:,} units of this model (words, subwords or characters)"
+            raise RefusedRequest(413, f"{message}; the maximum is {limits.max_words:,}. Send several requests.")
+        if self.words + cost > 16 * limits.max_words:
+            raise RefusedRequest(503, BUSY, 1)
+        self.words += cost
+
+    def leave(self, cost: int) -> None:
+        """Release a request that was answered, or whose client has disconnected and whose computation has ended."""
+        self.requests -= 1
+        self.words -= cost
 
 
 class ParsedRequest(NamedTuple):
-    """A valid request: its items, the options (requests with the same options can share a batch), its cost in units of
-    the model, the cost of each item if the items are independent of each other, and whether its results are sent one by
-    one."""
+    """A valid request."""
 
     items: list[Any]
-    options: Hashable
-    cost: int
-    item_costs: Sequence[int] = ()
-    is_streamed: bool = False
-
-    @property
-    def largest_cost(self) -> int:
-        """Cost of the most expensive item, or of the request if its items depend on each other."""
-        return max(self.item_costs, default=self.cost)
+    options: Hashable  # requests with the same options can share a batch
+    cost: int  # in units of the model
+    item_costs: Sequence[int] = ()  # of items that are independent of each other
+    is_streamed: bool = False  # whether results are sent one by one
 
     def split(self, max_cost: int) -> "list[ParsedRequest]":
         """Return parts of at most `max_cost` (or one item), so that other requests are computed in between."""
@@ -52,18 +106,14 @@ class ParsedRequest(NamedTuple):
 
 
 class QueuedRequest:
-    """A request in a worker; iterating over it yields its results as they are computed.
-
-    events         results to send, an exception, or None at the end
-    released       done when nothing is computed for the request any more
-    is_cancelled   whether the results are no longer needed
-    """
+    """A request in a worker; iterating over it yields its results as they are computed."""
 
     def __init__(self, request: ParsedRequest, loop: asyncio.AbstractEventLoop):
         self.request = request
-        self.events: asyncio.Queue[Any] = asyncio.Queue()
-        self.released: asyncio.Future[None] = loop.create_future()
-        self.is_cancelled = False
+        self.events: asyncio.Queue[Any] = asyncio.Queue()  # results to send, an exception, or None at the end
+        self.released: asyncio.Future[None] = loop.create_future()  # done when nothing is computed for it any more
+        self.is_cancelled = False  # whether the results are no longer needed
+        self.sent: list[str] = []  # what the client has of each text that is generated
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         while (event := await self.events.get()) is not None:
@@ -80,8 +130,12 @@ class QueuedRequest:
 
 
 class EndpointWorker:
-    """Thread that computes the requests of one endpoint of a model. `on_batch` is called with the size of each
-    batch."""
+    """Thread that computes the requests of an endpoint of a model. `on_batch` is called with the size of each batch."""
+
+    _wait_for_jobs: Callable[[], list[QueuedRequest]]
+    """Wait for the jobs of the next batch; return none if the worker is closed."""
+    _compute: Callable[[Sequence[QueuedRequest]], Sequence[list[Any]]]
+    """Compute a batch; return the events of each job."""
 
     def __init__(self, on_batch: Callable[[int], object] = lambda size: None):
         self.on_batch = on_batch
@@ -127,14 +181,6 @@ class EndpointWorker:
                 if not self.loop.is_closed():  # after a shutdown that did not wait for this batch
                     self.loop.call_soon_threadsafe(job.add_events, events[job])
 
-    def _wait_for_jobs(self) -> list[QueuedRequest]:
-        """Wait for the jobs of the next batch; return none if the worker is closed."""
-        raise NotImplementedError
-
-    def _compute(self, jobs: Sequence[QueuedRequest]) -> Sequence[list[Any]]:
-        """Compute a batch; return the events of each job."""
-        raise NotImplementedError
-
 
 def compute_isolated(
     compute: Callable[[Sequence[QueuedRequest]], Sequence[list[Any]]], jobs: Sequence[QueuedRequest]
@@ -176,73 +222,62 @@ class Batcher(EndpointWorker):
             return jobs
 
     def _compute(self, jobs: Sequence[QueuedRequest]) -> Sequence[list[Any]]:
-        return compute_isolated(self._compute_batch, jobs)
+        def compute_batch(jobs: Sequence[QueuedRequest]) -> list[list[Any]]:
+            with cancellable(lambda: self.is_closed or all(job.is_cancelled for job in jobs)):
+                results = self.compute(jobs[0].request.options, [job.request.items for job in jobs])
+            return [[*items, None] for items in results]
 
-    def _compute_batch(self, jobs: Sequence[QueuedRequest]) -> list[list[Any]]:
-        with cancellable(lambda: self.is_closed or all(job.is_cancelled for job in jobs)):
-            results = self.compute(jobs[0].request.options, [job.request.items for job in jobs])
-        return [[*items, None] for items in results]
-
-
-class TextStream:
-    """Texts of a request while they are generated, and what its client has been sent of each."""
-
-    def __init__(self, texts: "SampledTexts"):
-        self.texts, self.sent = texts, [""] * texts.batch.rows
-
-    def extend(self) -> list[Any]:
-        """Sample the next symbol of each text once the prompt is read; return the events for the client.
-
-        An event has the end of a text, or all of it if a new word changed what preceded it."""
-        if self.texts.batch.log_probs is None:
-            return []
-        events: list[Any] = []
-        samples = self.texts.add()
-        for number, (sample, sent) in enumerate(zip(samples, self.sent, strict=True)):
-            if not sample.text.startswith(sent):
-                events.append({"sample": number, "text": sample.text})
-            elif sample.text != sent:
-                events.append({"sample": number, "added": sample.text[len(sent) :]})
-            self.sent[number] = sample.text
-        if self.texts.batch.done:
-            events += [{"texts": [asdict(sample) for sample in samples]}, None]
-        return events
+        return compute_isolated(compute_batch, jobs)
 
 
 class TextGenerator(EndpointWorker):
     """Worker that extends the texts of all requests by one symbol per batch. `start` returns the texts of a request at
-    their beginning."""
+    their beginning; `texts` has those of each request, None before the first step."""
 
-    def __init__(self, network: Any, start: "Callable[[Any], SampledTexts]", on_batch: Callable[[int], object]):
+    def __init__(self, network: Any, start: Callable[[Any], Any], on_batch: Callable[[int], object]):
         self.network, self.start = network, start
-        self.streams: dict[QueuedRequest, TextStream | None] = {}  # None before the first step
+        self.texts: dict[QueuedRequest, Any] = {}
         super().__init__(on_batch)
 
     def _wait_for_jobs(self) -> list[QueuedRequest]:
         with self.changed:
-            self.changed.wait_for(lambda: self.streams or self.queue or self.is_closed)
+            self.changed.wait_for(lambda: self.texts or self.queue or self.is_closed)
             if self.is_closed:
                 return []
-            self.streams |= dict.fromkeys(self.queue)
+            self.texts |= dict.fromkeys(self.queue)
             self.queue = []
-        jobs = list(self.streams)
-        self.streams = {job: stream for job, stream in self.streams.items() if not job.is_cancelled}
+        jobs = list(self.texts)
+        self.texts = {job: texts for job, texts in self.texts.items() if not job.is_cancelled}
         return jobs
 
     def _compute(self, jobs: Sequence[QueuedRequest]) -> list[list[Any]]:
+        def step(jobs: Sequence[QueuedRequest]) -> list[list[Any]]:
+            """Run the network on the next inputs of all texts; there are no events yet."""
+            for job in jobs:
+                self.texts[job] = self.texts[job] or self.start(job.request.items[0])
+            step_batch(self.network, [texts for job in jobs if (texts := self.texts[job])])
+            return [[] for _ in jobs]
+
         outcomes = []
-        for job, error_events in zip(jobs, compute_isolated(self._step, jobs), strict=True):
+        for job, error_events in zip(jobs, compute_isolated(step, jobs), strict=True):
             outcomes.append(error_events or compute_isolated(self._extend, [job])[0])
             if None in outcomes[-1]:
-                del self.streams[job]
+                del self.texts[job]
         return outcomes
 
-    def _step(self, jobs: Sequence[QueuedRequest]) -> list[list[Any]]:
-        """Run the network on the next inputs of all texts; there are no events yet."""
-        for job in jobs:
-            self.streams[job] = self.streams[job] or TextStream(self.start(job.request.items[0]))
-        step_batch(self.network, [stream.texts.batch for job in jobs if (stream := self.streams[job])])
-        return [[] for _ in jobs]
-
     def _extend(self, jobs: Sequence[QueuedRequest]) -> list[list[Any]]:
-        return [stream.extend() for job in jobs if (stream := self.streams[job])]
+        """Sample the next symbol of each text of a job once the prompt is read; return the events for the client."""
+        (job,) = jobs
+        texts, events = self.texts[job], list[Any]()
+        if texts.log_probs is not None:
+            samples = texts.add()
+            job.sent = job.sent or [""] * len(samples)
+            for number, (sample, sent) in enumerate(zip(samples, job.sent, strict=True)):
+                if not sample.text.startswith(sent):  # a new word changed what preceded it
+                    events.append({"sample": number, "text": sample.text})
+                elif sample.text != sent:
+                    events.append({"sample": number, "added": sample.text[len(sent) :]})
+                job.sent[number] = sample.text
+            if texts.done:
+                events += [{"texts": [asdict(sample) for sample in samples]}, None]
+        return [events]

@@ -1,1 +1,1 @@
-"""Settings with their defaults, types, bounds and documentation, one module per kind of model; no torch."""
+"""Settings with their defaults, types, bounds and documentation; no torch."""

@@ -1,9 +1,6 @@
-"""Types, bounds and conditions of settings, and the one function that checks a value against them.
-
-A section is a frozen dataclass. The annotation of a field says everything that its value must satisfy: the type, the
-bounds (`msgspec.Meta`), and the settings without which it has no effect (`Only`). The docstring below a field is its
-documentation. TOML, JSON, keywords and flags all end in `convert_setting`, so that the rules are written once.
-"""
+"""Types, bounds and conditions of settings, and checks. A field's annotation says all that its value must satisfy:
+the type, the bounds (`msgspec.Meta`), and the settings without which it has no effect (`Only`). The docstring below is
+its documentation. TOML, JSON, keywords and flags all end in `convert_setting`, so that the rules are written once."""
 
 import dataclasses
 import difflib
@@ -11,14 +8,18 @@ import os
 import re
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, dataclass_transform
 
 import msgspec
 from msgspec import Meta
 
 from relmo.errors import SettingError, quote
+
+MAX_SEED = 1 << 62
+MAX_THREADS = 4096
+MAX_FILTERS = 1000
 
 Size = Annotated[int, Meta(ge=1, le=1 << 24)]
 Dimension = Annotated[int, Meta(ge=1, le=1 << 16)]
@@ -31,30 +32,34 @@ HeldOut = Annotated[float, Meta(ge=0, le=0.5)]
 Weight = Annotated[float, Meta(ge=0, le=1e9)]  # of a term of the loss; a threshold, where 0 turns it off
 Sizes = Annotated[tuple[Size, ...], Meta(max_length=1000)]
 Names = Annotated[tuple[str, ...], Meta(max_length=1000)]
+LearningRate = Annotated[float, Meta(ge=1e-12, le=1e6)]
+Epochs = Annotated[float, Meta(ge=1e-9, le=1e9)]
+Steps = Annotated[int, Meta(ge=0, le=1 << 40)]
+
+Progress = Callable[[float], object]
+"""Progress callback of long computations, called with the fraction that is done."""
+
+if TYPE_CHECKING:
+    PathName = str
+else:
+    PathName = str | Path
+"""String that is, or may be, the path of a file. As Path is one of its types, shells complete it."""
 
 TYPE_NAMES: dict[Any, str] = {float: "a number", int: "a whole number", str: "a string", bool: "true or false"}
-MAX_FILTERS = 1000
-SYNONYMS = {
+SYNONYMS = {  # names of settings and values in other tools, with the name used here
     "learning_rate": "lr",
     "output_dir": "out",
-    "dev": "valid",
-    "validation": "valid",
     "gpu": "cuda",
-    "label": "column",
-    "labels": "column",
-    "label_column": "column",
+    **dict.fromkeys(("dev", "validation"), "valid"),
+    **dict.fromkeys(("label", "labels", "label_column"), "column"),
 }
-"""Names of settings and values in other tools, with the name used here."""
 
 ENABLED, DISABLED = "enabled", "disabled"
 
 
 class Only:
-    """Condition without which a setting has no effect: `Only(optimizer="sgd")`.
-
-    A tuple lists several values of the other setting. ENABLED stands for all values but None, False and 0, DISABLED for
-    these. Several conditions must all hold.
-    """
+    """Condition without which a setting has no effect: `Only(optimizer="sgd")`. A tuple lists values of the other
+    setting; ENABLED is all values but None, False and 0, DISABLED these. Several conditions must all hold."""
 
     def __init__(self, **conditions: Any):
         self.conditions = conditions
@@ -65,15 +70,13 @@ class Only:
             value = getattr(section, dependency)
             if allowed in (ENABLED, DISABLED):
                 if bool(value) != (allowed == ENABLED):
-                    raise SettingError(
-                        f"{name} has no effect {'with' if value else 'without'} {dependency}; leave it out"
-                    )
+                    condition = f"{'with' if value else 'without'} {dependency}"
+                    raise SettingError(f"{name} has no effect {condition}; leave it out")
             elif value not in (allowed := allowed if isinstance(allowed, tuple) else (allowed,)):
                 choices = typing.get_args(_unwrap(setting_fields(type(section))[dependency].hint)[0])
                 listing = ", ".join(str(choice) for choice in choices if choice in allowed)
-                raise SettingError(
-                    f"{name} has no effect with {dependency} {value} (only with {dependency} {listing}); leave it out"
-                )
+                condition = f"with {dependency} {value} (only with {dependency} {listing})"
+                raise SettingError(f"{name} has no effect {condition}; leave it out")
 
 
 class SettingField(NamedTuple):
@@ -84,7 +87,15 @@ class SettingField(NamedTuple):
     conditions: tuple[Only, ...]
 
 
-class SettingsSection:
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,))
+class FrozenSettings:
+    """Base class of settings; makes its subclasses frozen dataclasses."""
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
+
+class SettingsSection(FrozenSettings):
     """Base class of a group of settings: a TOML table, a group of flags."""
 
     def check(self) -> None:
@@ -98,7 +109,7 @@ class SettingsSection:
                     condition.check(name, self)
 
 
-class KindSettings:
+class KindSettings(FrozenSettings):
     """Base class of all settings of a kind of model; its fields are sections."""
 
     files: ClassVar[str]
@@ -124,10 +135,8 @@ def setting_fields(section: type) -> dict[str, SettingField]:
 
 
 def convert_setting(value: Any, hint: Any, name: str) -> Any:
-    """Return a value as the annotation of its setting declares it, or raise `SettingError`.
-
-    An integer may stand for a float, a path for its string, and a single value for a tuple; nothing else is converted.
-    """
+    """Return a value as its setting declares it, or raise `SettingError`. An integer may stand for a float, a path for
+    its string, and a single value for a tuple; nothing else is converted."""
     declared, bounds, optional = _unwrap(hint)
     if value is None and optional:
         return None
@@ -195,8 +204,9 @@ def refuse(section: Any, names: Iterable[str], reason: str) -> None:
             raise SettingError(f"{name} has no effect {reason}; leave it out")
 
 
-def parse_filters(filters: Iterable[str]) -> list[tuple[int, int]]:
-    """Parse ["1x32", "2x64"], or ["1x32,2x64"], to [(1, 32), (2, 64)]: pairs of width and number of filters."""
+def parse_filters(filters: Iterable[str], max_characters: int | None = None) -> list[tuple[int, int]]:
+    """Parse ["1x32", "2x64"], or ["1x32,2x64"], to [(1, 32), (2, 64)]: pairs of width and number of filters. Raise
+    `SettingError` if one is malformed or wider than `max_characters`."""
     parts = [part for text in filters for part in text.replace(",", " ").split()]
     if len(parts) > MAX_FILTERS:
         raise SettingError(f"filters must have at most {MAX_FILTERS} widths, not {len(parts):,}")
@@ -204,11 +214,60 @@ def parse_filters(filters: Iterable[str]) -> list[tuple[int, int]]:
     if not matches or None in matches:
         text = quote(" ".join(parts)) if parts else "none"
         raise SettingError(f"filters must be WIDTHxCOUNT, for example 1x32,2x32,3x64, not {text}")
-    return [(int(match[1]), int(match[2])) for match in matches if match]
-
-
-def check_filters(filters: Iterable[str], max_characters: int) -> None:
-    """Raise `SettingError` if character filters are malformed or wider than a word."""
-    widest = max(width for width, _ in parse_filters(filters))
-    if widest > max_characters:
+    pairs = [(int(match[1]), int(match[2])) for match in matches if match]
+    widest = max(width for width, _ in pairs)
+    if max_characters is not None and widest > max_characters:
         raise SettingError(f"filters of width {widest} do not fit into max_characters {max_characters}")
+    return pairs
+
+
+def check_text(text: Any, what: str = "a text") -> str:
+    """Return the text, or raise `SettingError` if it is not a string."""
+    if not isinstance(text, str):
+        raise SettingError(f"{what} is a string, not {describe_value(text)}")
+    return text
+
+
+def check_sentences(sentences: Any, method: str, what: str = "sentence") -> Iterator[Any]:
+    """Check sentences, strings or lists of words, that were passed to a method: each when it is reached."""
+    if isinstance(sentences, str):
+        raise SettingError(f"{method} takes several {what}s: put a single one into a list, {method}([{what}])")
+    if not isinstance(sentences, Iterable):
+        raise SettingError(f"{method} takes a list of {what}s, not {describe_value(sentences)}")
+    return (check_sentence(sentence, f"{what} {number}") for number, sentence in enumerate(sentences, start=1))
+
+
+def check_sentence(sentence: Any, what: str) -> Any:
+    """Return the sentence, or raise `SettingError` if it is neither a string nor a list of words."""
+    if not isinstance(sentence, str):
+        check_words(sentence, f"{what} is {describe_value(sentence)}; it can be a string or a list of words")
+    return sentence
+
+
+def check_words(words: Any, message: str) -> None:
+    """Raise `SettingError` with this message if `words` is not a sequence, or with another if one is not a string."""
+    is_sequence = hasattr(words, "__len__") and isinstance(words, Iterable)
+    if not is_sequence or isinstance(words, str | bytes | dict | set | frozenset):
+        raise SettingError(message)
+    for word in words:
+        if not isinstance(word, str):
+            raise SettingError(f"a token is {describe_value(word)}; tokens are strings")
+
+
+def check_integer(name: str, value: Any, *, least: int = 1, most: int | None = None) -> None:
+    """Raise `SettingError` if a value is not an integer within its bounds."""
+    bounds = f"{least} or more" if most is None else f"from {least} to {most}"
+    is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
+    if not is_integer or value < least or (most is not None and value > most):
+        raise SettingError(f"{name} must be {bounds}, not {describe_value(value)}")
+
+
+def check_seed(seed: Any) -> None:
+    """Raise `SettingError` if a seed does not suit all random number generators."""
+    check_integer("seed", seed, least=0, most=MAX_SEED)
+
+
+def describe_value(value: Any) -> str:
+    """Return a value as messages show it, with its type unless that is obvious."""
+    is_plain = value is None or isinstance(value, int | float)
+    return quote(value) if is_plain else f"{quote(value)} ({type(value).__name__})"

@@ -1,19 +1,17 @@
-"""Table of the kinds of model. A new kind is a line here and a file `settings/KIND.py` with its settings.
-
-`relmo train`, `relmo.load`, the public names and the presets are built from it. The code of a kind is imported when it
-is used, so that no help page needs torch.
-"""
+"""Tables of the kinds of model and of the recurrent cells, from which settings, commands, `relmo.load`, public names
+and explorer are built without importing torch. A new kind is a line in KINDS and its settings class; a new cell is a
+line in CELLS and a file `relmo/nn/cells/NAME.py`."""
 
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 
 class Kind(NamedTuple):
     """Kind of model.
 
-    settings   name of the settings class, in `settings/KIND.py`; its docstring is the help of `relmo train KIND`
+    settings   class in `relmo.settings`, as "module:name"; its docstring is the help of `relmo train KIND`
     model      class of the models, as "module:name"; those of tasks are in `relmo.tasks`
     called     noun phrase for messages
     """
@@ -24,16 +22,16 @@ class Kind(NamedTuple):
 
 
 KINDS: dict[str, Kind] = {
-    "lm": Kind("LMSettings", "relmo.models.lm:LanguageModel", "a language model"),
-    "bilm": Kind("BiLMSettings", "relmo.models.bilm:BiLM", "a bidirectional language model"),
-    "skipgram": Kind("SkipgramSettings", "relmo.models.vectors:WordVectors", "word vectors"),
-    "classifier": Kind("ClassifierSettings", "relmo.tasks.classifier:Classifier", "a classifier"),
-    "pairs": Kind("PairsSettings", "relmo.tasks.pairs:SentencePairs", "a sentence pair model"),
-    "tagger": Kind("TaggerSettings", "relmo.tasks.tagger:Tagger", "a tagger"),
-    "reader": Kind("ReaderSettings", "relmo.tasks.reader:PassageReader", "a reader"),
-    "srl": Kind("SRLSettings", "relmo.tasks.srl:RoleLabeller", "a semantic role labeller"),
-    "coref": Kind("CorefSettings", "relmo.tasks.coref:Coreference", "a coreference model"),
-    "seq2seq": Kind("Seq2SeqSettings", "relmo.tasks.seq2seq:Seq2Seq", "a sequence-to-sequence model"),
+    "lm": Kind("lm:LMSettings", "relmo.models.lm:LanguageModel", "a language model"),
+    "bilm": Kind("bilm:BiLMSettings", "relmo.models.bilm:BiLM", "a bidirectional language model"),
+    "skipgram": Kind("lm:SkipgramSettings", "relmo.models.vectors:WordVectors", "word vectors"),
+    "classifier": Kind("tasks:ClassifierSettings", "relmo.tasks.classifier:Classifier", "a classifier"),
+    "pairs": Kind("tasks:PairsSettings", "relmo.tasks.classifier:SentencePairs", "a sentence pair model"),
+    "tagger": Kind("tasks:TaggerSettings", "relmo.tasks.tagger:Tagger", "a tagger"),
+    "reader": Kind("tasks:ReaderSettings", "relmo.tasks.reader:PassageReader", "a reader"),
+    "srl": Kind("tasks:SRLSettings", "relmo.tasks.srl:RoleLabeller", "a semantic role labeller"),
+    "coref": Kind("tasks:CorefSettings", "relmo.tasks.coref:Coreference", "a coreference model"),
+    "seq2seq": Kind("tasks:Seq2SeqSettings", "relmo.tasks.seq2seq:Seq2Seq", "a sequence-to-sequence model"),
 }
 KIND_ALIASES = {
     **dict.fromkeys(("rnn", "lstm", "gru", "elman", "ngram", "language-model"), "lm"),
@@ -47,12 +45,45 @@ KIND_ALIASES = {
     **dict.fromkeys(("translation", "mt", "translate", "summaries"), "seq2seq"),
 }
 """Other names of kinds, for suggestions."""
+DEFAULT_EXAMPLE = 'echo "Anna moved from Berlin to Oslo." | relmo predict {model}'
+EXAMPLES = {
+    "lm": "relmo generate {model} --limit 200",
+    "bilm": 'echo "A bank lends money." | relmo embed --model {model} --out vectors.h5',
+    "skipgram": "relmo train tagger FILE --vectors {model} --out models/tagger",
+    "classifier": 'echo "The room was cold and the waiter was rude." | relmo predict {model}',
+    "coref": 'echo "Anna saw Bob. She waved to him." | relmo predict {model}',
+    "pairs": "printf 'A dog sleeps.\\tAn animal is asleep.\\n' | relmo predict {model}",
+    "reader": "printf 'It was built in 1874.\\tWhen was it built?\\n' | relmo predict {model}",
+    "seq2seq": "relmo predict {model} FILE",
+}
+"""A command to try for kinds that the default does not suit."""
+PREDICT_OPTIONS = {
+    "reader": ("passage", "best"),
+    "coref": ("format", "html"),
+    "seq2seq": ("best", "beams", "length_penalty", "coverage", "limit", "attention", "plot"),
+}
+"""Options of `relmo predict` that only some kinds have."""
+TOKENIZED_KINDS = ("tagger", "srl", "coref")
+"""Kinds whose files are already tokenised."""
 TASKS = tuple(name for name, kind in KINDS.items() if kind.model.startswith("relmo.tasks."))
+
+CELLS: dict[str, tuple[str, ...]] = {
+    "lstm": ("projection", "forget_bias"),
+    "gru": (),
+    "elman": ("nonlinearity",),
+}
+"""By name, the settings that only some cells have: options of the class of the cell."""
+
+if TYPE_CHECKING:
+    CellName = str
+else:
+    CellName = Literal[tuple(CELLS)]
 
 
 def settings_class(kind: str) -> Any:
     """Return the settings class of a kind."""
-    return getattr(import_module(f"relmo.settings.{kind}"), KINDS[kind].settings)
+    module, name = KINDS[kind].settings.split(":")
+    return getattr(import_module(f"relmo.settings.{module}"), name)
 
 
 def model_class(kind: str) -> Any:
@@ -66,3 +97,13 @@ def training_function(kind: str) -> Callable[..., dict[str, Any]]:
     if kind in TASKS:
         return partial(import_module("relmo.runs.train_task").train_task, model_class(kind))
     return getattr(import_module(f"relmo.runs.train_{kind}"), f"train_{kind}")
+
+
+def cells_with(option: str) -> tuple[str, ...]:
+    """Return the cells that have an option."""
+    return tuple(name for name, options in CELLS.items() if option in options)
+
+
+def cell_options(settings: Any) -> dict[str, Any]:
+    """Return the options of the cell that a model's settings name, as keywords of its class."""
+    return {option: getattr(settings, option) for option in CELLS[settings.cell]}

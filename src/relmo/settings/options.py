@@ -1,6 +1,5 @@
 """Options of `embed`, `surprisal` and `serve`, as keywords and as flags."""
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -13,7 +12,6 @@ Carry = Literal["reset", "carry", "warmup"]
 Limit = Annotated[int, Meta(ge=1, le=1 << 30)]
 
 
-@dataclass(frozen=True, kw_only=True)
 class EmbedOptions(SettingsSection):
     """Layers, use of states, and batches of `embed`."""
 
@@ -32,15 +30,12 @@ class EmbedOptions(SettingsSection):
         """Raise `SettingError` if an option is invalid for a model with this number of layers, or has no effect."""
         layers = self.layers
         if layers not in ("all", "top", "average") and not (type(layers) is int and 0 <= layers < num_layers):
-            raise SettingError(
-                f"layers is {layers!r}; this model has 'all', 'top', 'average' or 0 (token vectors) to {num_layers - 1}"
-            )
+            choices = f"'all', 'top', 'average' or 0 (token vectors) to {num_layers - 1}"
+            raise SettingError(f"layers is {layers!r}; this model has {choices}")
         self.check()
         if self.state != "reset" and self.batch_size is None:
-            raise SettingError(
-                f"state '{self.state}' needs a batch_size, the number of lanes, each with a state of its own (the "
-                "original tools had 1, AllenNLP 64)"
-            )
+            lanes = "the number of lanes, each with a state of its own (the original tools had 1, AllenNLP 64)"
+            raise SettingError(f"state '{self.state}' needs a batch_size, {lanes}")
         if self.state != "reset" and self.tokens_per_batch is not None:
             raise SettingError(f"tokens_per_batch and state '{self.state}' cannot be used together; give a batch_size")
 
@@ -51,7 +46,6 @@ class EmbedOptions(SettingsSection):
         return [num_layers - 1] if self.layers == "top" else list(range(num_layers))
 
 
-@dataclass(frozen=True, kw_only=True)
 class SurprisalOptions(SettingsSection):
     """Context of the words and rows of the table of `surprisal`."""
 
@@ -79,7 +73,6 @@ class SurprisalOptions(SettingsSection):
             raise SettingError("rows words are smaller than the tokens of this model, which are split at whitespace")
 
 
-@dataclass(frozen=True, kw_only=True)
 class ServeLimits(SettingsSection):
     """Limits of `relmo serve` per client and in total."""
 
@@ -108,13 +101,3 @@ class ServeLimits(SettingsSection):
     """Seconds that a client may take to send its request, or to read a part of the response."""
     grace: Annotated[int, Meta(ge=0, le=1 << 30)] = 30
     """Seconds that the server has to finish accepted requests when it is stopped."""
-
-    @property
-    def max_item_words(self) -> int:
-        """Largest number of tokens of one input of a request."""
-        return (self.max_words + 1) // 2
-
-    @property
-    def queue_words(self) -> int:
-        """Largest number of tokens of all requests in the server."""
-        return 16 * self.max_words

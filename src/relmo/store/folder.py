@@ -1,29 +1,50 @@
-"""Model folders on disk: config.json, model.safetensors (`weights.py`), vocabulary.txt, settings.toml, README.md.
+"""Model folders on disk: config.json, model.safetensors, vocabulary.txt, settings.toml, README.md.
 
-Nothing is unpickled. Every file is written atomically (`disk/outputs.py`); config.json comes last, so that a folder
-with one is complete. Tensor files carry a digest of themselves; config.json holds the digests of text files.
+Every file is written atomically; config.json comes last, so that a folder with one is complete. Tensor files carry a
+digest of themselves; config.json holds those of text files, and the precision in which weights are stored:
+
+    float32   unchanged: model.safetensors
+    float16   rounded to float16
+    int8      matrices of 64 x 64 and larger as integers from -127 to 127, with a float16 scale per 512 entries of a row
+              (`nn/quantize.py`) under the tensor's name and ":scale"; smaller tensors and biases in float16
+
+Weights may be in shards, model-00001-of-00003.safetensors and so on. A tensor that does not fit continues with its
+later rows in the next shard, under the same name. Names, types, shapes and sizes in the files are compared with the
+network that config.json describes before memory is allocated for it.
 """
 
 import hashlib
 import json
+import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 import relmo
 from relmo.config import build, nearest
-from relmo.disk.digests import DAMAGED, check_file, check_regular, fingerprint
-from relmo.disk.files import NO_DOWNLOAD, find_url, is_file, parse_json, read_json
+from relmo.disk.files import (
+    DAMAGED,
+    NO_DOWNLOAD,
+    check_file,
+    check_regular,
+    find_url,
+    fingerprint,
+    is_file,
+    parse_json,
+    read_text_file,
+)
 from relmo.disk.outputs import atomic
 from relmo.errors import ModelError, SettingError, quote
+from relmo.nn.quantize import BLOCK, Quantized, quantize
 from relmo.settings.kinds import settings_class
 
 FORMAT_VERSION = 1
@@ -47,6 +68,18 @@ MODEL_FILES = re.compile(
     r"|run|last|bilm|vectors|tensorboard|seed-\d+"
 )
 """Names of files and folders that relmo writes to a model folder."""
+StoredPrecision = Literal["float32", "float16", "int8"]
+STORED_PRECISIONS: tuple[StoredPrecision, ...] = get_args(StoredPrecision)
+TYPES = {"F32": torch.float32, "F16": torch.float16, "I8": torch.int8, "I64": torch.int64}  # safetensors names
+SCALE = ":scale"
+MIN_INT8_SIZE = 64  # rows and columns of a matrix for which int8 pays off
+PATTERN = "model*.safetensors"
+RANDOM = ("normal_", "uniform_", "kaiming_uniform_", "orthogonal_")
+MB = 1_000_000
+MAX_FILES = 10_000
+HEADER_BYTES, HEADER_ENTRY_BYTES = 1_000, 200  # of a file, and in addition per tensor
+
+N = TypeVar("N", bound=nn.Module)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -143,37 +176,31 @@ def read_config(folder: Path, bundled_names: Sequence[str] = (*BUNDLED, *EXAMPLE
     """Read config.json and check what all kinds share. `bundled_names` are suggested if there is no such folder."""
     path = folder / CONFIG
     if not is_file(path):
-        raise _missing_model(folder, bundled_names)
+        if url := find_url(folder):
+            raise ModelError(f"{url}: {NO_DOWNLOAD}")
+        names = ", ".join(bundled_names)
+        problem = "is not a model folder (no config.json)" if os.path.lexists(folder) else "does not exist"
+        suggestion = nearest(str(folder), bundled_names)
+        if suggestion and str(folder) not in bundled_names:
+            raise ModelError(f"{folder}: {problem}; did you mean {suggestion}? Bundled models: {names}")
+        alternatives = ["a folder saved by relmo"]
+        if BUNDLED[0] in bundled_names:
+            alternatives.append("original ELMo files (an options .json and a weights .hdf5) for a biLM")
+        if bundled_names:
+            alternatives.append(f"the name of a bundled model ({names})")
+        raise ModelError(f"{folder}: {problem}; give {', or '.join(alternatives)}")
     try:
-        config = read_json(path)
+        config = parse_json(read_text_file(path))
     except ValueError as error:
         raise ModelError(f"{path}: is not valid JSON ({error}); {RESTORE}") from error
     if not isinstance(config, dict) or "kind" not in config or "format_version" not in config:
         raise ModelError(f"{path}: is not a relmo config (no 'kind' and 'format_version')")
-    if config["format_version"] != FORMAT_VERSION:
-        raise ModelError(
-            f"{path}: has format version {quote(config['format_version'])}; this relmo reads {FORMAT_VERSION}; "
-            "update relmo"
-        )
+    if (version := config["format_version"]) != FORMAT_VERSION:
+        versions = f"{quote(version)}; this relmo reads {FORMAT_VERSION}"
+        raise ModelError(f"{path}: has format version {versions}; update relmo")
     if not isinstance(config["kind"], str):
         raise ModelError(f"{path}: is damaged: its kind is {quote(config['kind'])}, not a string")
     return config
-
-
-def _missing_model(folder: Path, bundled_names: Sequence[str]) -> ModelError:
-    if url := find_url(folder):
-        return ModelError(f"{url}: {NO_DOWNLOAD}")
-    names = ", ".join(bundled_names)
-    problem = "is not a model folder (no config.json)" if os.path.lexists(folder) else "does not exist"
-    suggestion = nearest(str(folder), bundled_names)
-    if suggestion and str(folder) not in bundled_names:
-        return ModelError(f"{folder}: {problem}; did you mean {suggestion}? Bundled models: {names}")
-    alternatives = ["a folder saved by relmo"]
-    if BUNDLED[0] in bundled_names:
-        alternatives.append("original ELMo files (an options .json and a weights .hdf5) for a biLM")
-    if bundled_names:
-        alternatives.append(f"the name of a bundled model ({names})")
-    return ModelError(f"{folder}: {problem}; give {', or '.join(alternatives)}")
 
 
 def read_settings(folder: Path, values: Any, kind: str) -> Any:
@@ -191,3 +218,209 @@ def pick_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise SettingError("--device cuda: torch sees no GPU here; use --device cpu or auto")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+class TensorForm(NamedTuple):
+    """Shape and dtype of a tensor in a file; the dtype is None if weights cannot have it."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+
+    def __str__(self) -> str:
+        return f"{self.shape} of {str(self.dtype or 'another type').removeprefix('torch.')}"
+
+
+class WeightsRecord(NamedTuple):
+    """Entry on the weight files in config.json. Without digests there is a single file, which holds its own."""
+
+    precision: StoredPrecision = "float32"
+    digests: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """File names."""
+        count = len(self.digests)
+        return [WEIGHTS] if count < 2 else [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
+
+
+def read_record(folder: Path, config: dict[str, Any]) -> WeightsRecord:
+    """Return the checked record in a config.json; weight files that it does not name are an error."""
+    stored = config.get("stored", {"precision": "float32", "digests": []})
+    precision, digests = (stored.get(key) if isinstance(stored, dict) else None for key in ("precision", "digests"))
+    if precision not in STORED_PRECISIONS:
+        names = ", ".join(STORED_PRECISIONS)
+        raise ModelError(f"{folder}: config.json is damaged: unknown precision {quote(precision)}; known: {names}")
+    if not isinstance(digests, list) or len(digests) > MAX_FILES or not all(isinstance(d, str) for d in digests):
+        raise ModelError(f"{folder}: config.json is damaged: the digests of its weights are not a list of strings")
+    record = WeightsRecord(precision, tuple(digests))
+    extra = sorted({path.name for path in folder.glob(PATTERN)} - set(record.names))
+    if extra:
+        raise ModelError(f"{folder / extra[0]}: is not listed in config.json; remove it")
+    return record
+
+
+def save_weights(folder: Path, network: nn.Module) -> None:
+    """Write model.safetensors in float32 and remove all other weight files."""
+    write_tensors(folder / WEIGHTS, named_tensors(network))
+    for path in folder.glob(PATTERN):
+        if path.name != WEIGHTS:
+            path.unlink()
+
+
+def write_weights(
+    folder: Path, tensors: dict[str, Tensor], precision: StoredPrecision, shard_mb: int | None
+) -> WeightsRecord:
+    """Write weights in one file, or in files of at most `shard_mb` megabytes (unless a row is longer)."""
+    stored: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        stored |= encode_tensor(name, tensor.detach().cpu(), precision)
+    shards = list(split_shards(stored, None if shard_mb is None else shard_mb * MB))
+    names = WeightsRecord(precision, ("",) * len(shards)).names
+    digests = (write_tensors(folder / name, shard) for name, shard in zip(names, shards, strict=True))
+    return WeightsRecord(precision, tuple(digests))
+
+
+def split_shards(tensors: dict[str, Tensor], limit: int | None) -> Iterator[dict[str, Tensor]]:
+    """Yield the tensors in shards of at most `limit` bytes; a tensor that does not fit is split between two rows."""
+    capacity = math.inf if limit is None else limit - HEADER_BYTES - HEADER_ENTRY_BYTES * len(tensors)
+    shard: dict[str, Tensor] = {}
+    room = capacity
+    for name, tensor in tensors.items():
+        remaining = tensor
+        while remaining.nbytes > room:
+            rows = remaining.reshape(as_rows(tuple(remaining.shape)))
+            num_rows = int(room * len(rows) // rows.nbytes)
+            if not shard:
+                num_rows = max(num_rows, 1)  # a row that exceeds the limit by itself
+            if num_rows == len(rows):
+                break
+            if num_rows:
+                shard[name], remaining = rows[:num_rows], rows[num_rows:]
+            yield shard
+            shard, room = {}, capacity
+        shard[name] = remaining
+        room = max(room - remaining.nbytes, 0)
+    yield shard
+
+
+def as_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a tensor as a list of rows, between which it is split: (2, 3, 4) is 6 rows of 4."""
+    return (math.prod(shape[:-1]), shape[-1]) if len(shape) > 1 else shape or (1,)
+
+
+def encode_tensor(name: str, tensor: Tensor, precision: StoredPrecision) -> dict[str, Tensor]:
+    """Return a tensor as it is stored, by name: itself, rounded, or integers and their scales."""
+    dtype = stored_forms(name, TensorForm(tuple(tensor.shape), tensor.dtype), precision)[name].dtype
+    if dtype == tensor.dtype:
+        return {name: tensor}
+    if dtype == torch.int8:
+        quantized = quantize(tensor, scales=torch.float16)
+        stored = {name: quantized.values.to(torch.int8), name + SCALE: quantized.scale.to(torch.float16)}
+    else:
+        stored = {name: tensor.to(torch.float16)}
+    if not all(part.isfinite().all() for part in stored.values()):
+        raise ModelError(f"'{name}' has numbers that are too large for {precision}, or NaN; store it in float32")
+    return stored
+
+
+def decode_tensor(name: str, stored: dict[str, Tensor]) -> Tensor:
+    """Return the tensor that `encode_tensor` stored, up to rounding."""
+    if name + SCALE in stored:
+        return Quantized(stored[name].float(), stored[name + SCALE].float()).numbers()
+    return stored[name]
+
+
+def stored_forms(name: str, tensor: TensorForm, precision: StoredPrecision) -> dict[str, TensorForm]:
+    """Return the forms in which a tensor of a network is stored, by name, with its scales if it has any."""
+    shape, dtype = tensor
+    if precision == "float32" or dtype != torch.float32:
+        return {name: tensor}
+    if precision == "int8" and len(shape) > 1 and min(shape[-2:]) >= MIN_INT8_SIZE:
+        scales = (*shape[:-1], -(-shape[-1] // BLOCK))
+        return {name: TensorForm(shape, torch.int8), name + SCALE: TensorForm(scales, torch.float16)}
+    return {name: TensorForm(shape, torch.float16)}
+
+
+class SkipInit(TorchFunctionMode):
+    """Mode that skips random initialisation, since stored weights replace it.
+
+    (To initialise tensors on the meta device, torch would import hundreds of modules: seconds and 70 MB.)"""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Return the tensor unchanged for random initialisers; call any other function."""
+        if getattr(func, "__name__", "").removeprefix("_") in RANDOM:  # `_orthogonal_` is relmo's
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+def load_weights(folder: Path, config: dict[str, Any], make: Callable[[], N]) -> N:
+    """Return the network of `make` with the weights of the folder, whose headers are compared with it before."""
+    record = read_record(folder, config)
+    expected: dict[str, TensorForm] = {}
+    for name, form in _network_forms(folder, make).items():
+        expected |= stored_forms(name, form, record.precision)
+    forms: dict[str, list[TensorForm]] = {}
+    for file_name in record.names:
+        with open_tensors(folder / file_name) as file:
+            for name in file.keys():  # noqa: SIM118
+                part = file.get_slice(name)
+                forms.setdefault(name, []).append(TensorForm(tuple(part.get_shape()), TYPES.get(part.get_dtype())))
+    for name in sorted(expected.keys() | forms.keys()):
+        actual = merge_forms(forms.get(name, []), expected.get(name))
+        if actual != expected.get(name):
+            raise ModelError(
+                f"{folder / record.names[0]}: does not match config.json: '{name}' is {actual or 'missing'}, "
+                f"expected {expected.get(name) or 'nothing'}"
+            )
+    parts: dict[str, list[Tensor]] = {}
+    for file_name, file_digest in zip(record.names, record.digests or (None,), strict=True):
+        for name, tensor in read_tensors(folder / file_name, file_digest)[0].items():
+            has_floats = tensor.is_floating_point() and tensor.numel() > 0
+            if has_floats and not all(math.isfinite(extreme) for extreme in tensor.aminmax()):
+                raise ModelError(
+                    f"{folder / file_name}: '{name}' has numbers that are not finite (NaN, infinity); restore it from "
+                    "a copy or train again"
+                )
+            parts.setdefault(name, []).append(tensor)
+    stored = {
+        name: tensors[0] if len(tensors) == 1 else torch.cat(tensors).reshape(expected[name].shape)
+        for name, tensors in parts.items()
+    }
+    with SkipInit():
+        network = make()
+    with torch.no_grad():
+        for name, tensor in named_tensors(network).items():
+            tensor.copy_(decode_tensor(name, stored))
+    return network.eval()
+
+
+def _network_forms(folder: Path, make: Callable[[], nn.Module]) -> dict[str, TensorForm]:
+    # created on the meta device, since config.json may demand any size
+    try:
+        with torch.device("meta"), SkipInit():
+            tensors = named_tensors(make())
+    except (SettingError, TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ModelError(f"{folder}: config.json is damaged: {error}") from error
+    return {name: TensorForm(tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+
+
+def merge_forms(parts: list[TensorForm], expected: TensorForm | None) -> TensorForm | None:
+    """Return the form of a tensor that is stored in parts; `expected` if they make up all of it."""
+    if len(parts) < 2 or expected is None:
+        return parts[0] if parts else None
+    shape = as_rows(expected.shape)
+    for part in parts:
+        if len(part.shape) != len(shape) or part.shape[1:] != shape[1:] or part.dtype != expected.dtype:
+            return part
+    num_rows = sum(part.shape[0] for part in parts)
+    return expected if num_rows == shape[0] else TensorForm((num_rows, *shape[1:]), expected.dtype)
+
+
+def check_weights_size(folder: Path, config: dict[str, Any], make: Callable[[], nn.Module]) -> None:
+    """Raise `ModelError` if the weight files are too small for the network that `make` creates, a part of the model."""
+    num_weights = sum(math.prod(form.shape) for form in _network_forms(folder, make).values())
+    paths = [folder / name for name in read_record(folder, config).names]
+    num_bytes = sum(path.stat().st_size for path in paths if is_file(path))
+    if num_weights > num_bytes:  # a weight takes at least one byte
+        problem = f"it needs {num_weights:,} weights, the files have {num_bytes:,} bytes"
+        raise ModelError(f"{folder}: config.json is damaged: {problem}")

@@ -1,30 +1,25 @@
-"""Folders of ELMoForManyLangs, with models of 44 languages.
+"""Folders of ELMoForManyLangs, with models of 44 languages (Che et al. 2018, Towards better UD parsing).
 
-    folder = config.json            how it was trained; "config_path" is the network's settings, on the author's disk
-             *.json                 those settings, if somebody added them; otherwise the published ones apply
-             char.dic, word.dic     one symbol and its number per line
-             token_embedder.pkl     tensors saved by torch, read as data (`disk/state_dict.py`); their shapes are
-             encoder.pkl            compared with the settings before memory is allocated
-
-Words are read otherwise than in ELMo (`text/dictionaries.py`, `networks.bilm.DictionaryEncoder`). The names of tensors
-are in `torch_names.py`. The folder has no output layer.
-
-    Che et al. 2018, Towards better UD parsing
+config.json            how it was trained; "config_path" is the network's settings, on the author's disk
+*.json                 those settings, if somebody added them; otherwise the published ones apply
+char.dic, word.dic     one symbol and its number per line
+token_embedder.pkl     tensors saved by torch, read as data (`disk/state_dict.py`); their shapes are
+encoder.pkl            compared with the settings before memory is allocated
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from relmo.disk.files import is_file, read_json
+from relmo.disk.files import is_file
 from relmo.disk.state_dict import read_state_dict
-from relmo.errors import ModelError, SettingError, quote
+from relmo.errors import ModelError, quote
 from relmo.networks.bilm import BiLMNetwork, DictionarySizes
-from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
+from relmo.settings.bilm import BiLMSettings
+from relmo.store.allennlp import DIRECTIONS, MANY_LANGS, layout, read_network
 from relmo.store.folder import CONFIG
-from relmo.store.original import Section, make_unallocated, read_activation, read_filters
-from relmo.store.torch_names import DIRECTIONS, MANY_LANGS, layout, read_network
+from relmo.store.original import Section, make_settings, make_unallocated, read_optional_json
+from relmo.text.characters import Dictionaries, Dictionary
 from relmo.text.corpus import read_lines
-from relmo.text.dictionaries import Dictionaries, Dictionary
 
 CHARACTERS, WORDS = "char.dic", "word.dic"
 TOKENS, ENCODER = "token_embedder.pkl", "encoder.pkl"
@@ -61,9 +56,41 @@ def is_many_langs(folder: str | Path) -> bool:
 def read_many_langs(folder: str | Path) -> ManyLangs:
     """Read the settings, the network and the dictionaries."""
     folder = Path(folder)
-    where, values = _find_settings(folder)
-    settings, word_dim = _read_settings(where, values)
-    dictionaries = _read_dictionaries(folder, with_words=word_dim > 0)
+    where, values = f"{folder}: its settings, assumed to be the published ones", PUBLISHED
+    config_path = read_optional_json(folder / CONFIG, str(folder / CONFIG)).get("config_path")
+    name = str(config_path).replace("\\", "/").rsplit("/", 1)[-1] if isinstance(config_path, str) else ""
+    paths = sorted(path for path in folder.glob("*.json") if path.name != name)[:_MAX_JSONS]
+    for path in [*([folder / name] if name and is_file(folder / name) else []), *paths]:
+        candidate = read_optional_json(path, str(path))
+        if "token_embedder" in candidate and "encoder" in candidate:
+            where, values = str(path), candidate
+            break
+    tokens, encoder = (Section(f"{where}: {key}", values[key]) for key in ("token_embedder", "encoder"))
+    for section, supported in ((tokens, "cnn"), (encoder, "elmo")):
+        if (name := section.get("name", str)).lower() != supported:
+            raise ModelError(f"{section.where}.name is {quote(name)}; only '{supported}' is supported")
+    settings = make_settings(
+        where,
+        tokens,
+        encoder,
+        input="dictionary",
+        char_dim=tokens.get("char_dim", int),
+        max_characters=tokens.get("max_characters_per_token", int),
+        highway=tokens.get("n_highway", int),
+        layers=encoder.get("n_layers", int),
+        skip_connections=True,
+    )
+    if settings.model.projection == settings.model.hidden:
+        raise ModelError(f"{encoder.where}: projection_dim must be smaller than dim")
+    word_dim = tokens.get("word_dim", int, default=0)
+    if not 0 <= word_dim <= 1 << 16:
+        raise ModelError(f"{tokens.where}.word_dim is {quote(word_dim)}; expected 0 to {1 << 16}")
+    if word_dim and not is_file(folder / WORDS):
+        raise ModelError(f"{folder / WORDS}: is missing; by its settings the model reads words as well")
+    words = _read_dictionary(folder / WORDS) if word_dim else None
+    dictionaries = Dictionaries(_read_dictionary(folder / CHARACTERS), words)
+    if dictionaries.missing():
+        raise ModelError(f"{folder / CHARACTERS}: has no {', '.join(dictionaries.missing())}")
     network = make_unallocated(settings.model, where, dictionary_sizes(dictionaries, word_dim))
     tensors = read_state_dict(folder / TOKENS) | read_state_dict(folder / ENCODER)
     names = [part.name for part in layout(network, MANY_LANGS)]
@@ -77,96 +104,21 @@ def dictionary_sizes(dictionaries: Dictionaries, word_dim: int) -> DictionarySiz
     return DictionarySizes(len(dictionaries.characters), dictionaries.end, words, word_dim)
 
 
-def _find_settings(folder: Path) -> tuple[str, dict[str, Any]]:
-    """Return the source and the contents of the settings: a .json of the folder, or the published ones."""
-    config_path = _read_json(folder / CONFIG).get("config_path")
-    name = str(config_path).replace("\\", "/").rsplit("/", 1)[-1] if isinstance(config_path, str) else ""
-    paths = sorted(path for path in folder.glob("*.json") if path.name != name)[:_MAX_JSONS]
-    for path in [*([folder / name] if name and is_file(folder / name) else []), *paths]:
-        values = _read_json(path)
-        if "token_embedder" in values and "encoder" in values:
-            return str(path), values
-    return f"{folder}: its settings, assumed to be the published ones", PUBLISHED
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not is_file(path):
-        return {}
-    try:
-        values = read_json(path)
-    except ValueError as error:
-        raise ModelError(f"{path}: is not valid JSON ({error})") from error
-    return values if isinstance(values, dict) else {}
-
-
-def _read_settings(where: str, values: dict[str, Any]) -> tuple[BiLMSettings, int]:
-    """Return the settings and the size of word embeddings."""
-    tokens, encoder = (Section(f"{where}: {key}", values[key]) for key in ("token_embedder", "encoder"))
-    for section, supported in ((tokens, "cnn"), (encoder, "elmo")):
-        if (name := section.get("name", str)).lower() != supported:
-            raise ModelError(f"{section.where}.name is {quote(name)}; only '{supported}' is supported")
-    try:
-        settings = BiLMSettings(
-            model=BiLMModelSettings(
-                input="dictionary",
-                char_dim=tokens.get("char_dim", int),
-                filters=tuple(read_filters(tokens)),
-                activation=read_activation(tokens),
-                max_characters=tokens.get("max_characters_per_token", int),
-                highway=tokens.get("n_highway", int),
-                layers=encoder.get("n_layers", int),
-                hidden=encoder.get("dim", int),
-                projection=encoder.get("projection_dim", int),
-                cell_clip=float(encoder.get("cell_clip", int, float, default=0.0)),
-                projection_clip=float(encoder.get("proj_clip", int, float, default=0.0)),
-                skip_connections=True,
-            )
-        )
-        settings.check()
-    except (SettingError, OverflowError) as error:
-        raise ModelError(f"{where}: cannot be built: {error}") from error
-    if settings.model.projection == settings.model.hidden:
-        raise ModelError(f"{encoder.where}: projection_dim must be smaller than dim")
-    word_dim = tokens.get("word_dim", int, default=0)
-    if not 0 <= word_dim <= 1 << 16:
-        raise ModelError(f"{tokens.where}.word_dim is {quote(word_dim)}; expected 0 to {1 << 16}")
-    return settings, word_dim
-
-
-def _read_dictionaries(folder: Path, *, with_words: bool) -> Dictionaries:
-    if with_words and not is_file(folder / WORDS):
-        raise ModelError(f"{folder / WORDS}: is missing; by its settings the model reads words as well")
-    words = _read_dictionary(folder / WORDS) if with_words else None
-    dictionaries = Dictionaries(_read_dictionary(folder / CHARACTERS), words)
-    if dictionaries.missing():
-        raise ModelError(f"{folder / CHARACTERS}: has no {', '.join(dictionaries.missing())}")
-    return dictionaries
-
-
 def _read_dictionary(path: Path) -> Dictionary:
-    """Read one symbol, a tab and its number per line.
-
-    Whitespace around a line is stripped, so that the one symbol that is whitespace, the ideographic space, is empty."""
+    """Read one symbol, a tab and its number per line."""
     symbol_by_number: dict[int, str] = {}
     for line_number, line in enumerate(read_lines(path), start=1):
         *symbols, digits = line.text.strip().split("\t")
-        symbol = symbols[0] if symbols else "\u3000"
+        symbol = symbols[0] if symbols else "\u3000"  # the ideographic space was stripped
         if len(symbols) > 1 or not digits.isascii() or not digits.isdigit() or len(digits) > _MAX_DIGITS:
             raise ModelError(f"{path}:{line_number}: expected a symbol, a tab and its number, not {quote(line.text)}")
         number = int(digits)
-        if symbol_by_number.setdefault(number, symbol) != symbol or line_number > _MAX_SYMBOLS:
-            raise ModelError(
-                f"{path}:{line_number}: number {number} already belongs to {quote(symbol_by_number[number])}"
-            )
+        owner = symbol_by_number.setdefault(number, symbol)
+        if owner != symbol or line_number > _MAX_SYMBOLS:
+            raise ModelError(f"{path}:{line_number}: number {number} already belongs to {quote(owner)}")
     symbols = [symbol_by_number[number] for number in sorted(symbol_by_number)]
     if list(range(len(symbols))) != sorted(symbol_by_number) or len(set(symbols)) != len(symbols):
         raise ModelError(f"{path}: its {len(symbols):,} symbols are not numbered from 0, each once")
     if "<oov>" not in symbols:
         raise ModelError(f"{path}: has no <oov>, the symbol for everything unknown")
     return Dictionary(symbols)
-
-
-def list_files(folder: str | Path) -> list[Path]:
-    """Return the files of the model, for checksums."""
-    files = (path for path in sorted(Path(folder).iterdir()) if path.suffix in (".json", ".dic", ".pkl"))
-    return [path for path in files if is_file(path)]

@@ -1,22 +1,17 @@
-"""Original ELMo files, options.json and a weights .hdf5: reading and writing.
+"""Original ELMo files (Peters et al. 2018), options.json and a weights .hdf5: reading and writing.
 
-- The two files are recognised by their contents, not by their names: in a folder, in a .zip (read without unpacking to
-  disk), next to a given options file, or as a pair.
-- `_layout` maps parts of datasets to parts of the network's tensors. Reading copies one way and writing the other, so a
-  round trip changes no bit.
-- The files may come from anyone. Options must be small and of the right types. The kind, dtype and shape of a dataset
-  are compared with the options before memory is allocated. Links out of the file are not followed.
-
-The format is that of Peters et al. 2018, Deep contextualized word representations. It has no output layer.
+The two files are recognised by their contents, not by their names: in a folder, in a .zip, next to a given options
+file, or as a pair. They may come from anyone: the kind, dtype and shape of a dataset are compared with the options
+before memory is allocated, and links out of the file are not followed. The format has no output layer.
 """
 
 import io
 import math
 import os
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,14 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from relmo.disk.archive import MAX_COMPRESSION_RATIO, SIZE_ALLOWANCE, Member, open_zip
-from relmo.disk.files import NO_DOWNLOAD, find_url, is_file, parse_json
-from relmo.disk.outputs import atomic, new_folder
+from relmo.disk.files import NO_DOWNLOAD, find_url, is_file, parse_json, read_text_file
+from relmo.disk.outputs import atomic, create_hdf5, new_folder
 from relmo.errors import ModelError, SettingError, quote
 from relmo.networks.bilm import BiLMNetwork, CharacterEncoder, DictionarySizes
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.fields import parse_filters
-from relmo.store.folder import CONFIG, MODEL_FILES, write_json
-from relmo.store.weights import SkipInit
+from relmo.store.folder import CONFIG, MODEL_FILES, SkipInit, write_json
 from relmo.text.characters import CHARACTERS
 from relmo.text.vocabulary import escape
 
@@ -59,20 +53,43 @@ class Original(NamedTuple):
 
 
 def read_original(original: Original) -> tuple[BiLMSettings, BiLMNetwork]:
-    """Read the settings and the network; the files hold no vocabulary."""
+    """Read the settings and the network."""
     settings = parse_options(load_json(original.options), original.options.name)
-    return settings, _read_weights(original.weights, settings.model)
+    where = original.weights.name
+    network = make_unallocated(settings.model, f"{where}: the options")
+    with _open_hdf5(original.weights) as file:
+        sources = [_find_dataset(file, dataset, where) for dataset in _layout(network)]
+        needed = sum(source.size * 4 for source in sources)
+        stored = sum(source.id.get_storage_size() for source in sources)
+        if needed > stored * MAX_COMPRESSION_RATIO + SIZE_ALLOWANCE:
+            raise ModelError(f"{where}: declares {needed:,} bytes of weights but stores {stored:,}; it is not a model")
+        network = network.to_empty(device="cpu")
+        with torch.no_grad():
+            for dataset, source in zip(_layout(network), sources, strict=True):
+                values = np.asarray(source[()], dtype=np.float32)
+                if not np.isfinite(values).all():
+                    raise ModelError(f"{where}: '{source.name}' has values that are not finite numbers")
+                for index, view in dataset.parts:
+                    view.copy_(torch.from_numpy(values[index]))
+    return settings, network.eval()
 
 
 def locate(source: PairOrPath) -> Original | None:
-    """Find the options and the weights; return None if there is neither.
-
-    An incomplete model, or several models, raise `ModelError`."""
+    """Find the options and the weights, None if there is neither; an incomplete model or several are an error."""
     if not isinstance(source, str | Path):
-        return _check_pair(source)
+        paths = [Path(path) for path in source]
+        if len(paths) != 2:
+            raise ModelError(f"a pair (options, weights) has two paths, not {len(paths)}")
+        for path in paths:
+            if not is_file(path):
+                if url := find_url(path):
+                    raise ModelError(f"{url}: {NO_DOWNLOAD}")
+                problem = "is not a file" if os.path.lexists(path) else "does not exist"
+                raise ModelError(f"{path}: {problem}; give the path of a file")
+        return Original(Member(paths[0]), Member(paths[1]))
     path = Path(source)
     if os.path.isdir(path):  # noqa: PTH112  (Path.is_dir raises where a name is too long)
-        if is_file(path / CONFIG) and not _is_options(Member(path / CONFIG)):
+        if is_file(path / CONFIG) and not _is_original(Member(path / CONFIG)):
             return None
         for pattern in ("*", "*/*", "*/*/*"):  # subfolders only where the folder itself has no model
             if (original := _choose(path, _list_files(path, pattern))) is not None:
@@ -81,30 +98,15 @@ def locate(source: PairOrPath) -> Original | None:
     if not is_file(path):
         return None
     suffix = path.suffix.lower()
-    if suffix in _HDF5:
-        siblings = [member for member in _list_files(path.parent, "*") if not member.has_suffix(*_HDF5)]
-        return _choose(path.parent, [*siblings, Member(path)])
-    if suffix == ".json":
-        siblings = [member for member in _list_files(path.parent, "*") if member.has_suffix(*_HDF5)]
-        return _choose(path, [Member(path), *siblings])
+    if suffix in (*_HDF5, ".json"):
+        is_weights = suffix in _HDF5
+        siblings = [member for member in _list_files(path.parent, "*") if member.has_suffix(*_HDF5) != is_weights]
+        return _choose(path.parent if is_weights else path, [Member(path), *siblings])
     if suffix == ".zip" or zipfile.is_zipfile(path):
         with open_zip(path) as archive:
             members = [Member(path, info) for info in archive.infolist()]
         return _choose(path, members)
     return None
-
-
-def _check_pair(source: Iterable[str | Path]) -> Original:
-    paths = [Path(path) for path in source]
-    if len(paths) != 2:
-        raise ModelError(f"a pair (options, weights) has two paths, not {len(paths)}")
-    for path in paths:
-        if not is_file(path):
-            if url := find_url(path):
-                raise ModelError(f"{url}: {NO_DOWNLOAD}")
-            problem = "is not a file" if os.path.lexists(path) else "does not exist"
-            raise ModelError(f"{path}: {problem}; give the path of a file")
-    return Original(Member(paths[0]), Member(paths[1]))
 
 
 def _list_files(folder: Path, pattern: str) -> list[Member]:
@@ -115,49 +117,38 @@ def _list_files(folder: Path, pattern: str) -> list[Member]:
 def _choose(source: str | Path, members: Sequence[Member]) -> Original | None:
     """Choose the options file and the weights file among the members."""
     jsons = [m for m in members if m.has_suffix(".json")][:_MAX_JSONS]
-    options = [m for m in jsons if _is_options(m)]
+    options = [m for m in jsons if _is_original(m)]
     weights = [m for m in members if m.has_suffix(*_HDF5)]
     if not options and not weights:
         return None
+
+    def has(members: Sequence[Member]) -> str:
+        names = ", ".join(m.name.removeprefix(f"{source}{os.sep}") for m in members[:3])
+        return names + (f" and {len(members) - 3} more" if len(members) > 3 else "")
+
     if not options:
         for member in jsons:
             load_json(member)  # raises if it is damaged
-        checked = f" (checked: {_list_names(source, jsons)})" if jsons else ""
-        raise ModelError(
-            f"{source}: has {_list_names(source, weights)}, but no .json with 'lstm' and 'char_cnn'{checked}"
-        )
+        checked = f" (checked: {has(jsons)})" if jsons else ""
+        raise ModelError(f"{source}: has {has(weights)}, but no .json with 'lstm' and 'char_cnn'{checked}")
     if not weights:
-        raise ModelError(f"{source}: has {_list_names(source, options)}, but no weights ({' or '.join(_HDF5)})")
+        raise ModelError(f"{source}: has {has(options)}, but no weights ({' or '.join(_HDF5)})")
     if len(options) > 1:
-        raise ModelError(f"{source}: has several options files: {_list_names(source, options)}; give the path of one")
+        raise ModelError(f"{source}: has several options files: {has(options)}; give the path of one")
     if 1 < len(weights) <= _MAX_WEIGHTS:
-        weights = [m for m in weights if _has_characters(m)] or weights
+        weights = [m for m in weights if _is_original(m)] or weights
     if len(weights) > 1:  # elmo_small_options.json, elmo_small_weights.hdf5
         stem = Path(options[0].name).stem.replace("options", "weights")
         weights = [m for m in weights if Path(m.name).stem == stem] or weights
     if len(weights) > 1:
-        raise ModelError(
-            f"{source}: has several weights files: {_list_names(source, weights)}; give a pair (options, weights)"
-        )
+        raise ModelError(f"{source}: has several weights files: {has(weights)}; give a pair (options, weights)")
     return Original(options[0], weights[0])
 
 
-def _list_names(source: str | Path, members: Sequence[Member]) -> str:
-    names = ", ".join(m.name.removeprefix(f"{source}{os.sep}") for m in members[:3])
-    return names + (f" and {len(members) - 3} more" if len(members) > 3 else "")
-
-
-def _is_options(member: Member) -> bool:
-    if not member.has_suffix(".json") or member.size > _MAX_OPTIONS_BYTES:
-        return False
+def _is_original(member: Member) -> bool:
     try:
-        return "lstm" in load_json(member)
-    except ModelError:
-        return False
-
-
-def _has_characters(member: Member) -> bool:
-    try:
+        if member.has_suffix(".json"):
+            return "lstm" in load_json(member)
         with _open_hdf5(member) as file:
             return "char_embed" in file
     except ModelError:
@@ -175,6 +166,15 @@ def load_json(member: Member) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelError(f"{member.name}: must be a JSON object with 'lstm' and 'char_cnn', not {_json_kind(value)}")
     return value
+
+
+def read_optional_json(path: Path, where: str) -> dict[str, Any]:
+    """Read the object of a small JSON file that may be missing; any other value counts as an empty object."""
+    try:
+        value = parse_json(read_text_file(path)) if is_file(path) else {}
+    except ValueError as error:
+        raise ModelError(f"{where}: is not valid JSON ({error})") from error
+    return value if isinstance(value, dict) else {}
 
 
 def _json_kind(value: Any) -> str:
@@ -212,42 +212,42 @@ def parse_options(values: dict[str, Any], where: str) -> BiLMSettings:
     characters = cnn.get("n_characters", int, default=CHARACTERS + 1)
     if characters not in (CHARACTERS, CHARACTERS + 1):
         raise ModelError(f"{cnn.where}.n_characters is {quote(characters)}; expected {CHARACTERS} or {CHARACTERS + 1}")
+    return make_settings(
+        where,
+        cnn,
+        lstm,
+        char_dim=embedding.get("dim", int),
+        max_characters=cnn.get("max_characters_per_token", int, default=50),
+        highway=cnn.get("n_highway", int, default=0),
+        layers=lstm.get("n_layers", int, default=1),
+        skip_connections=lstm.get("use_skip_connections", bool, default=False),
+    )
+
+
+def make_settings(where: str, cnn: Section, lstm: Section, **values: Any) -> BiLMSettings:
+    """Return settings with `values` and those that every format stores alike: filters, activation, sizes, clips."""
+    filters = cnn.get("filters", list)
+    for pair in filters:
+        if not isinstance(pair, list) or len(pair) != 2 or not all(type(number) is int for number in pair):
+            raise ModelError(f"{cnn.where}.filters must be pairs [width, count], not {quote(pair)}")
+    activation = cnn.get("activation", str)
+    if activation not in ("relu", "tanh"):
+        raise ModelError(f"{cnn.where}.activation must be relu or tanh, not {quote(activation)}")
     try:
-        settings = BiLMSettings(
-            model=BiLMModelSettings(
-                char_dim=embedding.get("dim", int),
-                filters=tuple(read_filters(cnn)),
-                activation=read_activation(cnn),
-                max_characters=cnn.get("max_characters_per_token", int, default=50),
-                highway=cnn.get("n_highway", int, default=0),
-                layers=lstm.get("n_layers", int, default=1),
-                hidden=lstm.get("dim", int),
-                projection=lstm.get("projection_dim", int),
-                cell_clip=float(lstm.get("cell_clip", int, float, default=0.0)),
-                projection_clip=float(lstm.get("proj_clip", int, float, default=0.0)),
-                skip_connections=lstm.get("use_skip_connections", bool, default=False),
-            )
+        model = BiLMModelSettings(
+            filters=tuple(f"{width}x{count}" for width, count in filters),
+            activation=activation,
+            hidden=lstm.get("dim", int),
+            projection=lstm.get("projection_dim", int),
+            cell_clip=float(lstm.get("cell_clip", int, float, default=0.0)),
+            projection_clip=float(lstm.get("proj_clip", int, float, default=0.0)),
+            **values,
         )
+        settings = BiLMSettings(model=model)
         settings.check()
     except (SettingError, OverflowError) as error:
         raise ModelError(f"{where}: cannot be built: {error}") from error
     return settings
-
-
-def read_filters(cnn: Section) -> Iterator[str]:
-    """Convert [[1, 32], [2, 64]] to "1x32", "2x64"."""
-    for pair in cnn.get("filters", list):
-        if not isinstance(pair, list) or len(pair) != 2 or not all(type(number) is int for number in pair):
-            raise ModelError(f"{cnn.where}.filters must be pairs [width, count], not {quote(pair)}")
-        yield f"{pair[0]}x{pair[1]}"
-
-
-def read_activation(cnn: Section) -> Any:
-    """Return "relu" or "tanh"."""
-    name = cnn.get("activation", str)
-    if name not in ("relu", "tanh"):
-        raise ModelError(f"{cnn.where}.activation must be relu or tanh, not {quote(name)}")
-    return name
 
 
 class Dataset(NamedTuple):
@@ -261,7 +261,7 @@ class Dataset(NamedTuple):
 
 
 def _layout(network: BiLMNetwork) -> Iterator[Dataset]:
-    """Yield the datasets of a network."""
+    """Yield the datasets of a network; reading copies one way and writing the other, so a round trip is exact."""
 
     def single(name: str, view: Tensor) -> Dataset:
         return Dataset((name,), tuple(view.shape), [((), view)])
@@ -280,31 +280,25 @@ def _layout(network: BiLMNetwork) -> Iterator[Dataset]:
     for name, linear in linears.items():
         yield single(name.format("W"), linear.weight.T)
         yield single(name.format("b"), linear.bias)
-    for d in range(2):
-        for depth in range(len(network.lstm.layers)):
-            yield from _lstm_layout(network, d, depth)
-
-
-def _lstm_layout(network: BiLMNetwork, d: int, depth: int) -> Iterator[Dataset]:
-    # the gates are columns of W_0; its upper rows are for the input, the lower ones for the output of the previous step
-    layer = network.lstm.stack[depth]
-    paths = [f"RNN_{d}/RNN/MultiRNNCell/Cell{depth}/LSTMCell/"]
-    if len(network.lstm.layers) == 1:
-        paths.append(f"RNN_{d}/RNN/LSTMCell/")  # name in the export of the original trainer
-    hidden, inputs, outputs = layer.hidden_size, layer.weight_ih.shape[2], layer.weight_hh.shape[2]
-    weights: list[tuple[tuple[slice, ...], Tensor]] = []
-    biases: list[tuple[tuple[slice, ...], Tensor]] = []
-    for file_gate, network_gate in enumerate(_GATES):
-        columns = slice(file_gate * hidden, (file_gate + 1) * hidden)
-        gate = slice(network_gate * hidden, (network_gate + 1) * hidden)
-        weights.append(((slice(inputs), columns), layer.weight_ih[d, gate].T))
-        weights.append(((slice(inputs, inputs + outputs), columns), layer.weight_hh[d, gate].T))
-        biases.append(((columns,), layer.bias[d, gate]))
-    yield Dataset(tuple(path + "W_0" for path in paths), (inputs + outputs, 4 * hidden), weights)
-    yield Dataset(tuple(path + "B" for path in paths), (4 * hidden,), biases)
-    if layer.weight_hr is not None:
-        names = tuple(path + "W_P_0" for path in paths)
-        yield Dataset(names, (hidden, outputs), [((), layer.weight_hr[d].T)])
+    for d, (depth, layer) in product(range(2), enumerate(network.lstm.stack)):
+        paths = [f"RNN_{d}/RNN/MultiRNNCell/Cell{depth}/LSTMCell/"]
+        if len(network.lstm.layers) == 1:
+            paths.append(f"RNN_{d}/RNN/LSTMCell/")  # name in the export of the original trainer
+        # The gates are columns of W_0; its upper rows are for the input, the lower ones for the previous output.
+        hidden, inputs, outputs = layer.hidden_size, layer.weight_ih.shape[2], layer.weight_hh.shape[2]
+        weights: list[tuple[tuple[slice, ...], Tensor]] = []
+        biases: list[tuple[tuple[slice, ...], Tensor]] = []
+        for file_gate, network_gate in enumerate(_GATES):
+            columns = slice(file_gate * hidden, (file_gate + 1) * hidden)
+            gate = slice(network_gate * hidden, (network_gate + 1) * hidden)
+            weights.append(((slice(inputs), columns), layer.weight_ih[d, gate].T))
+            weights.append(((slice(inputs, inputs + outputs), columns), layer.weight_hh[d, gate].T))
+            biases.append(((columns,), layer.bias[d, gate]))
+        yield Dataset(tuple(path + "W_0" for path in paths), (inputs + outputs, 4 * hidden), weights)
+        yield Dataset(tuple(path + "B" for path in paths), (4 * hidden,), biases)
+        if layer.weight_hr is not None:
+            names = tuple(path + "W_P_0" for path in paths)
+            yield Dataset(names, (hidden, outputs), [((), layer.weight_hr[d].T)])
 
 
 @contextmanager
@@ -331,32 +325,11 @@ def make_unallocated(
         raise ModelError(f"{where}: impossible sizes: {error}") from error
 
 
-def _read_weights(member: Member, settings: BiLMModelSettings) -> BiLMNetwork:
-    """Read the network; its sizes are compared with the file before memory is allocated."""
-    network = make_unallocated(settings, f"{member.name}: the options")
-    with _open_hdf5(member) as file:
-        sources = [_find_dataset(file, dataset, member.name) for dataset in _layout(network)]
-        needed = sum(source.size * 4 for source in sources)
-        stored = sum(source.id.get_storage_size() for source in sources)
-        if needed > stored * MAX_COMPRESSION_RATIO + SIZE_ALLOWANCE:
-            raise ModelError(
-                f"{member.name}: declares {needed:,} bytes of weights but stores {stored:,}; it is not a model"
-            )
-        network = network.to_empty(device="cpu")
-        with torch.no_grad():
-            for dataset, source in zip(_layout(network), sources, strict=True):
-                values = np.asarray(source[()], dtype=np.float32)
-                if not np.isfinite(values).all():
-                    raise ModelError(f"{member.name}: '{source.name}' has values that are not finite numbers")
-                for index, view in dataset.parts:
-                    view.copy_(torch.from_numpy(values[index]))
-    return network.eval()
-
-
 def _find_dataset(file: "h5py.File", dataset: Dataset, where: str) -> "h5py.Dataset":
     """Return a dataset after checking everything but its numbers."""
     import h5py
 
+    expected = " x ".join(map(str, dataset.shape))
     for name in dataset.names:
         node: Any = file
         for key in name.split("/"):
@@ -370,9 +343,7 @@ def _find_dataset(file: "h5py.File", dataset: Dataset, where: str) -> "h5py.Data
         if isinstance(node, h5py.Dataset):
             break
     else:
-        raise ModelError(
-            f"{where}: '{dataset.names[0]}' is missing; by the options its shape is {_shape(dataset.shape)}"
-        )
+        raise ModelError(f"{where}: '{dataset.names[0]}' is missing; by the options its shape is {expected}")
     if node.is_virtual or node.external:
         raise ModelError(f"{where}: '{name}' is stored in another file, which relmo does not open")
     if node.dtype.kind != "f" or node.dtype.itemsize not in (2, 4, 8):
@@ -380,47 +351,25 @@ def _find_dataset(file: "h5py.File", dataset: Dataset, where: str) -> "h5py.Data
     if node.chunks and math.prod(node.chunks) * node.dtype.itemsize > node.nbytes + SIZE_ALLOWANCE:
         raise ModelError(f"{where}: '{name}' is stored in chunks larger than itself; it is not a model")
     if node.shape != dataset.shape:
-        raise ModelError(
-            f"{where}: the shape of '{name}' is {_shape(node.shape)}, by the options {_shape(dataset.shape)}; "
-            "do the options belong to this model?"
-        )
+        shape = "empty" if node.shape is None else " x ".join(map(str, node.shape)) or "a single number"
+        advice = "do the options belong to this model?"
+        raise ModelError(f"{where}: the shape of '{name}' is {shape}, by the options {expected}; {advice}")
     return node
 
 
-def _shape(shape: tuple[int, ...] | None) -> str:
-    return "empty" if shape is None else " x ".join(map(str, shape)) or "a single number"
-
-
 def write_original(model: "BiLM", folder: str | Path, *, overwrite: bool = False) -> None:
-    """Write options.json, weights.hdf5 and, if the model has a vocabulary, vocab.txt.
-
-    The format has no output layer; it is left out."""
+    """Write options.json, weights.hdf5 and, if the model has a vocabulary, vocab.txt."""
     settings = model.settings.model
     if settings.input != "char":
         raise ModelError(f"the original format supports character input only, not {settings.input} input")
-    with new_folder(Path(folder), overwrite=overwrite, ours=MODEL_FILES) as temporary_folder:
-        write_hdf5(temporary_folder / WEIGHTS, model.network)
-        if model.vocabulary is not None:
-            specials = model.vocabulary.specials  # an original vocabulary has these first, and escapes spaces only
-            words = [*specials, *(word for word in model.vocabulary.symbols if word not in specials)]
-            lines = (escape(word) if any(c.isspace() for c in word) else word for word in words)
-            with atomic(temporary_folder / VOCAB) as temporary:
-                temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        write_json(temporary_folder / OPTIONS, _original_options(settings))
-
-
-def _original_options(settings: BiLMModelSettings) -> dict[str, Any]:
-    # every key that some reader requires
-
-    def number(clip: float) -> int | float | None:
-        return (int(clip) if clip.is_integer() else clip) if clip else None
-
-    return {
+    clips = (settings.cell_clip, settings.projection_clip)
+    cell_clip, projection_clip = ((int(clip) if clip.is_integer() else clip) if clip else None for clip in clips)
+    options = {  # every key that some reader requires
         "lstm": {
             "use_skip_connections": settings.skip_connections,
             "projection_dim": settings.projection,
-            "cell_clip": number(settings.cell_clip),
-            "proj_clip": number(settings.projection_clip),
+            "cell_clip": cell_clip,
+            "proj_clip": projection_clip,
             "dim": settings.hidden,
             "n_layers": settings.layers,
         },
@@ -433,12 +382,19 @@ def _original_options(settings: BiLMModelSettings) -> dict[str, Any]:
             "n_highway": settings.highway,
         },
     }
+    with new_folder(Path(folder), overwrite=overwrite, ours=MODEL_FILES) as temporary_folder:
+        write_hdf5(temporary_folder / WEIGHTS, model.network)
+        if model.vocabulary is not None:
+            specials = model.vocabulary.specials  # an original vocabulary has these first, and escapes spaces only
+            words = [*specials, *(word for word in model.vocabulary.symbols if word not in specials)]
+            lines = (escape(word) if any(c.isspace() for c in word) else word for word in words)
+            with atomic(temporary_folder / VOCAB) as temporary:
+                temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        write_json(temporary_folder / OPTIONS, options)
 
 
 def write_hdf5(path: Path, network: BiLMNetwork) -> None:
     """Write the weights of a network, without its output layer."""
-    from relmo.disk.hdf5 import create_hdf5
-
     with create_hdf5(path) as file, torch.no_grad():
         for dataset in _layout(network):
             values = np.empty(dataset.shape, dtype=np.float32)

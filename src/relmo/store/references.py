@@ -1,7 +1,6 @@
-"""Models that another model is built on: their location, and whether they are the ones it was trained with.
+"""Models that another model is built on, such as the biLM of a tagger: a source (path or bundled name) and a digest.
 
-A task's model refers to its biLM and its static vectors by a source (a path or the name of a bundled model) and a
-digest. It may hold copies instead; then the source is a path inside its own folder.
+A model may hold copies instead; then the source is a path inside its own folder.
 """
 
 from collections.abc import Callable
@@ -57,9 +56,7 @@ class Reference(NamedTuple):
     def load(
         self, folder: Path, name: str, moved: str | None, *, reader: Callable[[str], M], checksum: Callable[[M], str]
     ) -> M:
-        """Load the model "elmo" or "vectors" of the model in `folder`, from its source or from where it has moved to.
-
-        Raise `ModelError` if it is not the model of this reference."""
+        """Load "elmo" or "vectors" of the model in `folder`; raise `ModelError` if the digest differs."""
         path = moved
         if path is None:
             path = str(folder / self.source) if self.source.startswith(".") else self.source
@@ -97,9 +94,7 @@ def absolute_source(source: str) -> str:
 
 
 def bilm_digest(model: "BiLM") -> str:
-    """Return a digest of everything that a biLM's vectors depend on, which is all but its output layer.
-
-    It is computed once for a network, until one of its tensors changes."""
+    """Return a digest of all that a biLM's vectors depend on, which is cached until a tensor of the network changes."""
     settings = {name: getattr(model.settings.model, name) for name in DIGEST_SETTINGS}
     words: Any = model.vocabulary.symbols if model.settings.model.input == "word" and model.vocabulary else None
     if model.dictionaries is not None:

@@ -1,14 +1,7 @@
-"""Classifiers: a label for a text, such as its sentiment, or whether a sentence is grammatical.
-
-classifier = relmo.load("models/sentiment")
-classifier.predict(["A quiet, lovely film."])[0].label                  # 'pos'
-classifier.evaluate("dev.tsv").values["macro_f1"]
-
-With `init` a classifier starts from a language model: Dai & Le 2015, Semi-supervised sequence learning.
-"""
+"""Classifiers: a label for a text, such as its sentiment, or for two sentences, such as entailment; or a similarity."""
 
 import dataclasses
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -16,38 +9,35 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.loading import load
 from relmo.models.lm import LanguageModel
-from relmo.networks.classifier import BCN, PooledClassifier
-from relmo.networks.inputs import TaskNetwork, WordInputs
-from relmo.settings.arguments import check_sentences
-from relmo.settings.cells import CELLS
-from relmo.settings.classifier import ClassifierSettings, ClassifierTextSettings
-from relmo.tasks.features import WordFeatures, Words, WordVocabulary
-from relmo.tasks.results import shorten
-from relmo.tasks.scores import TaskReport, class_report
-from relmo.tasks.task import Task, Tokenized, count_labels
+from relmo.models.saved import SavedFolder
+from relmo.networks.classifier import BCN, ESIM, CosineRegression, DecomposableAttention, PooledClassifier
+from relmo.networks.inputs import SentenceEncoder
+from relmo.settings.fields import check_sentences
+from relmo.settings.kinds import CELLS
+from relmo.settings.tasks import ClassifierSettings, ClassifierTextSettings, PairsSettings, PairsTextSettings
+from relmo.tasks.features import Words, WordVocabulary
+from relmo.tasks.results import Prediction, shorten
+from relmo.tasks.scores import TaskReport, class_report, number_report
+from relmo.tasks.task import Labels, PairTask, Task, Tokenized
 from relmo.text.encode import TOKENIZERS
-from relmo.text.readers.labelled import Labelled, labelled_format, read_labelled
+from relmo.text.readers.labelled import FIRST, SECOND, Labelled, TextPair, labelled_format, read_labelled, read_pairs
 from relmo.text.vocabulary import Vocabulary
 
 METRICS = {"accuracy": "accuracy", "mcc": "matthews", "f1": "macro_f1"}  # names in settings and in reports
 
 
 @dataclass(frozen=True, repr=False)
-class ChosenLabel:
-    """Most probable label.
+class ChosenLabel(Prediction):
+    """Most probable label."""
 
-    inputs          the text, or the two sentences of a pair, by name
-    probabilities   probability of each label
-    """
-
-    inputs: dict[str, str]
+    inputs: dict[str, str]  # the text, or the two sentences of a pair, by name
     label: str
-    probabilities: dict[str, float]
+    probabilities: dict[str, float]  # probability of each label
 
     @property
     def probability(self) -> float:
@@ -74,6 +64,19 @@ class ChosenLabel:
         return f"{texts}<table>{rows}</table>"
 
 
+@dataclass(frozen=True)
+class PairScore(Prediction):
+    """Two sentences and their predicted score."""
+
+    first: str
+    second: str
+    score: float
+
+    def as_text(self) -> str:
+        """Return the score."""
+        return f"{self.score:.4f}"
+
+
 def choose_labels(logits: Tensor, labels: Vocabulary, inputs: Sequence[dict[str, str]]) -> list[ChosenLabel]:
     """Convert logits (B, C) to the most probable labels of these inputs."""
     rows = torch.softmax(logits.float(), dim=1).cpu()
@@ -88,6 +91,8 @@ class Classifier(Task[Labelled, ChosenLabel]):
     """Network that classifies texts, with its vocabulary, labels and settings."""
 
     kind = "classifier"
+    example_type, no_answer = Labelled, ("",)
+    label_field = "label"
     prediction_unit = "texts"
     settings: ClassifierSettings
 
@@ -97,14 +102,17 @@ class Classifier(Task[Labelled, ChosenLabel]):
 
     @classmethod
     def resolve_settings(cls, settings: ClassifierSettings) -> tuple[ClassifierSettings, LanguageModel | None]:
-        """Return the settings with the geometry of the language model `init`, and this model.
-
-        Settings that differ from the model's and from the default are an error.
-        """
+        """Return the settings with the geometry of the language model `init`, unless they disagree, and this model."""
         source = settings.train.init
         if source is None:
             return settings, None
-        start = _load_language_model(source)
+        start = load(source, kinds="lm", device="cpu")
+        if start.settings.text.unit != "word":
+            raise ModelError(f"--init {source}: reads characters; give a word model (relmo train lm --unit word)")
+        if start.settings.model.cell not in CELLS:
+            raise ModelError(
+                f"--init {source}: has no recurrent layers; give a model with a recurrent cell, such as lstm"
+            )
         model, text = start.settings.model, start.settings.text
         geometry = {name: getattr(model, name) for name in ("cell", "layers", "hidden", "projection", "residual")}
         inherited: dict[str, dict[str, Any]] = {
@@ -122,16 +130,32 @@ class Classifier(Task[Labelled, ChosenLabel]):
             sections[section_name] = dataclasses.replace(section, **values)
         return dataclasses.replace(settings, **sections), start
 
-    def initialize(self) -> Self:
-        """Return a copy with a new network; with `init`, it starts from the weights of the language model."""
-        model = super().initialize()
+    @classmethod
+    def prepare(
+        cls,
+        settings: ClassifierSettings,
+        examples: Sequence[Labelled],
+        device: torch.device,
+        start: LanguageModel | None = None,
+    ) -> Self:
+        """Create a model without a network; with `init`, its words are those of the language model."""
+        model = super().prepare(settings, examples, device, start)
+        if start is not None:
+            symbols = start.vocabulary.symbols
+            model.features.vocabulary = WordVocabulary(symbols[i] for i in _symbol_order(start))
+        return model
+
+    def initialize(self, saved: SavedFolder | None = None) -> Self:
+        """Return a copy with a network; with `init`, a new one starts from the weights of the language model."""
+        model = super().initialize(saved)
         if self.start is not None:
             words, body = model.network.inputs.words, model.network.body
             assert words is not None
             assert isinstance(body, PooledClassifier)
+            assert isinstance(body.sentences.encoder, SentenceEncoder)  # the language model has recurrent layers
             with torch.no_grad():
                 words.weight.copy_(self.start.encoder.embedding.weight[_symbol_order(self.start)])
-            body.start_from(self.start.encoder.recurrent)
+            body.sentences.encoder.start_from(self.start.encoder.recurrent)
         return model
 
     @classmethod
@@ -148,45 +172,10 @@ class Classifier(Task[Labelled, ChosenLabel]):
         split = TOKENIZERS[text.tokenizer]
         return list(read_labelled(path, split=split, layout=layout, subtrees=subtrees, errors=text.errors, **columns))
 
-    @property
-    def text_columns(self) -> tuple[tuple[str, ...], ...]:
-        name = self.settings.text.text_column
-        return super().text_columns if name is None else ((name,),)
-
-    @staticmethod
-    def texts(example: Labelled) -> Sequence[Words]:
-        return (example.words,)
-
-    @staticmethod
-    def classes(example: Labelled) -> Collection[str]:
-        return (example.label,)
-
-    @classmethod
-    def make_features(
-        cls,
-        settings: ClassifierSettings,
-        sentences: Iterable[Words],
-        device: torch.device,
-        start: LanguageModel | None = None,
-    ) -> WordFeatures:
-        """Build the features of words of a new model; with `init`, its words are those of the language model."""
-        features = super().make_features(settings, sentences, device)
-        if start is not None:
-            features.vocabulary = WordVocabulary(start.vocabulary.symbols[i] for i in _symbol_order(start))
-        return features
-
-    @classmethod
-    def make_vocabularies(cls, settings: ClassifierSettings, examples: Sequence[Labelled]) -> dict[str, Vocabulary]:
-        return {"labels": count_labels([example.label] for example in examples)}
-
-    def make_network(self, inputs: WordInputs) -> TaskNetwork:
+    def make_body(self, **sizes: int) -> nn.Module:
         """Create recurrent layers with pooling, or the biattentive classification network."""
         network = BCN if self.settings.model.network == "bcn" else PooledClassifier
-        sizes = {"input_size": inputs.size, "num_classes": len(self.labels), "elmo_size": inputs.elmo_size}
-        return TaskNetwork(inputs, network(self.settings.model, **sizes))
-
-    def target(self, example: Labelled) -> np.ndarray:
-        return self.labels.ids([example.label])[0]
+        return network(self.settings.model, num_classes=len(self.labels), **sizes)
 
     def decode(self, output: Tensor, examples: Sequence[Labelled]) -> list[ChosenLabel]:
         inputs = [{"text": Tokenized.from_words(example.words).text} for example in examples]
@@ -197,20 +186,78 @@ class Classifier(Task[Labelled, ChosenLabel]):
         gold, predicted = [example.label for example in examples], [prediction.label for prediction in predictions]
         return class_report(gold, predicted, metric=METRICS[self.settings.train.metric])
 
-    def make_example(self, inputs: str | Words, *, tokenized: bool = False) -> Labelled:
-        return Labelled(self.split(inputs, tokenized=tokenized), "")
-
-
-def _load_language_model(source: str) -> LanguageModel:
-    model = load(source, kinds="lm", device="cpu")
-    if model.settings.text.unit != "word":
-        raise ModelError(f"--init {source}: reads characters; give a word model (relmo train lm --unit word)")
-    if model.settings.model.cell not in CELLS:
-        raise ModelError(f"--init {source}: has no recurrent layers; give a model with a recurrent cell, such as lstm")
-    return model
-
 
 def _symbol_order(model: LanguageModel) -> list[int]:
     """Return the ids of a language model's symbols with the unknown word, id 0 of a classifier, first."""
     unknown = model.vocabulary.unknown
     return [unknown, *(i for i in range(len(model.vocabulary)) if i != unknown)]
+
+
+class SentencePairs(PairTask[TextPair, ChosenLabel | PairScore]):
+    """Network that compares two sentences, with its vocabulary, settings and, unless it predicts numbers, labels."""
+
+    kind = "pairs"
+    example_type, no_answer = TextPair, ("",)
+    text_fields = ("first", "second")
+    label_field = "label"
+    column_names = (FIRST, SECOND)
+    prediction_unit = "pairs"
+    settings: PairsSettings
+
+    @classmethod
+    def read(cls, path: str | Path, text: PairsTextSettings, *, training: bool = False) -> list[TextPair]:
+        pairs = read_pairs(
+            path,
+            split=TOKENIZERS[text.tokenizer],
+            layout=text.format,
+            column=text.column,
+            text_columns=text.text_columns,
+            numbers=text.task == "score",
+            errors=text.errors,
+        )
+        return list(pairs)
+
+    @classmethod
+    def prepare(
+        cls, settings: PairsSettings, examples: Sequence[TextPair], device: torch.device, start: Any = None
+    ) -> Self:
+        """Create a model without a network; scores outside the range of the settings are an error."""
+        low, high = settings.model.low, settings.model.high
+        for number, pair in enumerate(examples if settings.text.task == "score" else (), start=1):
+            if not low <= float(pair.label) <= high:
+                raise CorpusError(
+                    f"pair {number}: score {pair.label} is not between {low:g} and {high:g}; set --low and --high"
+                )
+        return super().prepare(settings, examples, device, start)
+
+    @classmethod
+    def vocabulary_types(cls, settings: PairsSettings) -> dict[str, type[Vocabulary]]:
+        return {} if settings.text.task == "score" else {"labels": Labels}
+
+    def make_body(self, **sizes: int) -> nn.Module:
+        model = self.settings.model
+        if model.network == "cosine":
+            return CosineRegression(model, **sizes)
+        networks = {"encoder": PooledClassifier, "esim": ESIM, "decomposable": DecomposableAttention}
+        return networks[model.network](model, num_classes=len(self.labels), **sizes)
+
+    def target(self, example: TextPair) -> np.ndarray:
+        if self.settings.text.task == "score":
+            return np.array(example.label, dtype=np.float32)
+        return super().target(example)
+
+    def decode(self, output: Tensor, examples: Sequence[TextPair]) -> list[ChosenLabel | PairScore]:
+        inputs = [
+            {"first": Tokenized.from_words(pair.first).text, "second": Tokenized.from_words(pair.second).text}
+            for pair in examples
+        ]
+        if self.settings.text.task != "score":
+            return [*choose_labels(output, self.labels, inputs)]
+        return [PairScore(**texts, score=score) for texts, score in zip(inputs, output.tolist(), strict=True)]
+
+    def score(self, examples: Sequence[TextPair], predictions: Sequence[ChosenLabel | PairScore]) -> TaskReport:
+        """Compute the accuracy of labels, or the correlation of numbers."""
+        gold = [pair.label for pair in examples]
+        if self.settings.text.task == "score":
+            return number_report([*map(float, gold)], [prediction.score for prediction in predictions])  # type: ignore[union-attr]
+        return class_report([*map(str, gold)], [prediction.label for prediction in predictions])  # type: ignore[union-attr]

@@ -1,33 +1,33 @@
 """Coreference resolution: which mentions in a document refer to the same entity.
 
-coref = relmo.load("models/coref")
-document = coref.predict(["Anna saw Bob. She waved to him."])[0]
-[[mention.text for mention in cluster] for cluster in document.clusters]   # [['Anna', 'She'], ['Bob', 'him']]
-coref.evaluate("dev.conll").values["average_f1"]
-
 A mention without an antecedent is not returned, as in the published network, unless the model was trained with
 `output_singletons`. Documents of any length are predicted as a whole; training documents are cut into pieces.
 """
 
-from collections import Counter
+import html
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from colorsys import hls_to_rgb
+from dataclasses import asdict, dataclass
+from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from relmo.errors import CorpusError, SettingError
-from relmo.networks.coref import CorefBatch, CorefNetwork, DocumentBatch, DocumentNetwork, SpanLinks
-from relmo.networks.inputs import WordInputs
-from relmo.settings.arguments import check_sentence
-from relmo.settings.coref import CorefModelSettings, CorefSettings, CorefTextSettings
-from relmo.tasks.coref_scores import coref_report
-from relmo.tasks.coref_text import Mention, ResolvedText
-from relmo.tasks.features import EncodedSentences, MessageCallback, Words, WordVocabulary
-from relmo.tasks.scores import TaskReport
-from relmo.tasks.task import Task, Tokenized
+from relmo.networks.coref import CorefNetwork, DocumentBatch, SpanLinks
+from relmo.networks.inputs import TaskBatch
+from relmo.settings.fields import check_sentence
+from relmo.settings.tasks import CorefSettings, CorefTextSettings
+from relmo.tasks.features import MessageCallback, Words, WordVocabulary
+from relmo.tasks.results import BEGIN, MarkedSpan, TextSpan, TokenizedText, render_html, shorten, split_at_marks
+from relmo.tasks.scores import TaskReport, coref_report
+from relmo.tasks.task import EncodedExamples, Task, Tokenized
 from relmo.text.corpus import STDIN, Errors, is_conllu, read_conllu, read_text
-from relmo.text.readers.coref import CorefDocument, is_conll, read_documents
+from relmo.text.readers.coref import CorefDocument, Place, is_conll, read_documents
 from relmo.text.readers.tables import is_jsonl
 from relmo.text.tokenize import split_tokens
 from relmo.text.vocabulary import Vocabulary
@@ -37,73 +37,77 @@ MIN_SPANS = 24  # spans that are kept of any document that has as many: half of 
 LinkedSpan = tuple[int, int, float | None]  # first word, end, probability of the antecedent
 
 
-class EncodedDocuments:
-    """Documents as arrays.
+@dataclass(frozen=True)
+class Mention(TextSpan):
+    """Mention of an entity, and the probability of its antecedent; None if it has none."""
 
-    starts      (D + 1,): index of each document's first sentence
-    speakers    speaker of each word, of each document;  genres  (D,)
-    documents   the documents themselves
-    """
+    probability: float | None = None
 
-    def __init__(
-        self,
-        model: CorefModelSettings,
-        sentences: EncodedSentences,
-        documents: Sequence[CorefDocument],
-        genres: np.ndarray,
-        *,
-        answers: bool,
-    ):
-        self.model, self.sentences, self.documents = model, sentences, documents
-        self.genres, self.answers = genres, answers
-        self.starts = np.cumsum([0, *(len(document.sentences) for document in documents)])
-        self.speakers = [_number_speakers(document) for document in documents]
-        self.lengths = np.array([len(speakers) for speakers in self.speakers])
-        self.predictions = sum(self._count_spans(i)[1] for i in range(len(documents))) if answers else 0
 
-    def batch(self, indices: np.ndarray) -> CorefBatch:
-        """Return the batch of the documents with these indices."""
-        numbers = [np.arange(self.starts[i], self.starts[i + 1]) for i in indices.tolist()]
-        words = self.sentences.batch(np.concatenate(numbers))
-        steps = max(int(words.lengths.max()), 1)
-        rows = np.cumsum([0, *map(len, numbers)])
-        documents = []
-        for i, row in zip(indices.tolist(), rows, strict=False):
-            lengths = self._sentence_lengths(i)
-            sentence = np.repeat(np.arange(len(lengths)), lengths)  # of each word
-            position = np.arange(len(sentence)) - np.repeat(np.cumsum(lengths) - lengths, lengths)  # in the sentence
-            num_spans, num_kept = self._count_spans(i)
-            document = DocumentBatch(
-                positions=torch.from_numpy(row * steps + sentence * steps + position),
-                num_left=torch.from_numpy(lengths[sentence] - position),
-                speakers=torch.from_numpy(self.speakers[i]),
-                genre=torch.tensor(int(self.genres[i])),
-                num_spans=num_spans,
-                num_kept=num_kept,
-            )
-            documents.append(document)
-        if not self.answers:
-            return CorefBatch(words, documents)
-        targets = [torch.from_numpy(self._target(i)) for i in indices.tolist()]
-        return CorefBatch(words, documents, targets, sum(document.num_kept for document in documents))
+@dataclass(frozen=True, repr=False)
+class ResolvedText(TokenizedText):
+    """Document with the mentions of each entity. Lists of words are a text with a line per sentence."""
 
-    def _sentence_lengths(self, i: int) -> np.ndarray:
-        return self.sentences.lengths[self.starts[i] : self.starts[i + 1]]
+    name: str
+    sentences: list[int]  # number of words of each sentence
+    clusters: list[list[Mention]]
 
-    def _count_spans(self, i: int) -> tuple[int, int]:
-        """Return the number of spans of a document, and of those to keep."""
-        lengths, widths = self._sentence_lengths(i), np.arange(self.model.max_width)
-        num_spans = int((lengths[:, None] - widths).clip(min=0).sum())
-        return num_spans, min(num_spans, max(MIN_SPANS, int(self.model.spans_per_word * lengths.sum())))
+    @property
+    def places(self) -> list[list[Place]]:
+        """Clusters as (first word, end) of each mention."""
+        return [[(mention.start_word, mention.end_word) for mention in cluster] for cluster in self.clusters]
 
-    def _target(self, i: int) -> np.ndarray:
-        """Return the number of each span's cluster, (T, L), from 1."""
-        target = np.zeros((len(self.speakers[i]), self.model.max_width), dtype=np.int64)
-        for number, cluster in enumerate(self.documents[i].clusters, start=1):
-            for start, end in cluster:
-                if end - start <= self.model.max_width:
-                    target[start, end - start - 1] = number
-        return target
+    def marks(self) -> list[MarkedSpan]:
+        """Return the mentions as marks, labelled with the number of their cluster from 1."""
+        return [
+            MarkedSpan(mention.start, mention.end, str(number), _hue(number))
+            for number, cluster in enumerate(self.clusters, start=1)
+            for mention in cluster
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document in the format of e2e-coref, and the offsets of each mention."""
+        words = iter(self.words)
+        return {
+            "doc_key": self.name,
+            "text": self.text,
+            "sentences": [list(islice(words, length)) for length in self.sentences],
+            "clusters": [[[start, end - 1] for start, end in cluster] for cluster in self.places],
+            "mentions": [[asdict(mention) for mention in cluster] for cluster in self.clusters],
+        }
+
+    def __repr__(self) -> str:
+        clusters = "; ".join(" = ".join(shorten(mention.text, 30) for mention in c) for c in self.clusters)
+        return f"ResolvedText({shorten(clusters or self.text, 160)})"
+
+    def _repr_html_(self) -> str:
+        return render_html(self.text, self.marks())
+
+    def pieces(self) -> Iterator[tuple[str, str]]:
+        """Yield the pieces of `as_text`, each with the name of its colour or an empty string."""
+        cluster_colours: dict[str, str] = {}  # by label
+        for number in range(1, len(self.clusters) + 1):
+            # black on a background that is light enough to read on, and saturated enough for terminals with few colours
+            red, green, blue = (round(255 * part) for part in hls_to_rgb(_hue(number) / 360, 0.65, 0.75))
+            cluster_colours[str(number)] = f"#000000 on #{red:02x}{green:02x}{blue:02x}"
+        colours = [""]
+        for part, mark in split_at_marks(self.text, self.marks()):
+            if mark is None:
+                yield part, colours[-1]
+            elif part == BEGIN:
+                colours.append(cluster_colours[mark.label])
+                yield "[", colours[-1]
+            else:
+                yield f"]{mark.label}", colours.pop()
+        yield "\n\n" if self.clusters else "\n", ""
+        for number, cluster in enumerate(self.clusters, start=1):
+            mentions = " | ".join(" ".join(mention.text.split()) for mention in cluster)
+            yield f"{number}: {mentions}", cluster_colours[str(number)]
+            yield "\n", ""
+
+
+def _hue(cluster: int) -> int:
+    return round(cluster * 137.508) % 360  # the golden angle: hues of neighbours are far apart
 
 
 class Coreference(Task[CorefDocument, ResolvedText]):
@@ -122,8 +126,7 @@ class Coreference(Task[CorefDocument, ResolvedText]):
             return documents
         return [d._replace(clusters=[cluster for cluster in d.clusters if len(cluster) > 1]) for d in documents]
 
-    @staticmethod
-    def texts(example: CorefDocument) -> Sequence[Words]:
+    def texts(self, example: CorefDocument) -> Sequence[Words]:
         return example.sentences
 
     @classmethod
@@ -138,35 +141,65 @@ class Coreference(Task[CorefDocument, ResolvedText]):
         genres = Counter(document.genre for document in examples if document.genre)
         return {GENRES: WordVocabulary.from_counts(list(genres), np.array(list(genres.values())))}
 
-    def make_network(self, inputs: WordInputs) -> DocumentNetwork:
+    def make_body(self, **sizes: int) -> nn.Module:
         """Create the network of Lee et al. 2017."""
-        body = CorefNetwork(
-            self.settings.model,
-            input_size=inputs.size,
-            num_genres=len(self.vocabularies[GENRES]),
-            elmo_size=inputs.elmo_size,
-        )
-        return DocumentNetwork(inputs, body)
+        return CorefNetwork(self.settings.model, num_genres=len(self.vocabularies[GENRES]), **sizes)
 
     def encode(
         self, examples: Sequence[CorefDocument], *, answers: bool = False, on_message: MessageCallback = lambda _: None
-    ) -> EncodedDocuments:
+    ) -> EncodedExamples:
         """Encode documents as arrays; with `answers`, in pieces of at most `max_sentences`."""
         if answers:
             max_sentences = self.settings.train.max_sentences
             examples = [piece for document in examples for piece in cut_document(document, max_sentences)]
-        sentences = [words for document in examples for words in document.sentences]
-        return EncodedDocuments(
-            self.settings.model,
-            self.features.encode(sentences, on_message),
-            examples,
-            self.vocabularies[GENRES].ids(document.genre for document in examples),
-            answers=answers,
-        )
+        model = self.settings.model
+        sentences = self.features.encode([words for document in examples for words in document.sentences], on_message)
+        starts = np.cumsum([0, *(len(document.sentences) for document in examples)])  # first sentence of each document
+        genres = self.vocabularies[GENRES].ids(document.genre for document in examples)
+        sentence_lengths = [sentences.lengths[start:end] for start, end in pairwise(starts)]  # of each document
+        all_speakers, counts = [], []
+        for document, lengths in zip(examples, sentence_lengths, strict=True):
+            numbers: dict[str, int] = {"": 0}  # unknown
+            names = document.speakers or [""] * int(lengths.sum())
+            all_speakers.append(np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64))
+            num_spans = int((lengths[:, None] - np.arange(model.max_width)).clip(min=0).sum())
+            counts.append((num_spans, min(num_spans, max(MIN_SPANS, int(model.spans_per_word * lengths.sum())))))
+
+        def make_batch(indices: np.ndarray) -> TaskBatch:
+            words = sentences.batch(np.concatenate([np.arange(starts[i], starts[i + 1]) for i in indices]))
+            steps = max(int(words.lengths.max()), 1)
+            documents, targets, row = [], [], 0
+            for i in indices.tolist():
+                lengths = sentence_lengths[i]
+                sentence = np.repeat(np.arange(len(lengths)), lengths)  # of each word
+                starts_of_sentences = np.cumsum(lengths) - lengths
+                position = np.arange(len(sentence)) - np.repeat(starts_of_sentences, lengths)  # in its sentence
+                documents.append(
+                    DocumentBatch(
+                        positions=torch.from_numpy(row * steps + sentence * steps + position),
+                        num_left=torch.from_numpy(lengths[sentence] - position),
+                        speakers=torch.from_numpy(all_speakers[i]),
+                        genre=torch.tensor(int(genres[i])),
+                        num_spans=counts[i][0],
+                        num_kept=counts[i][1],
+                    )
+                )
+                row += len(lengths)
+                if answers:
+                    target = np.zeros((len(sentence), model.max_width), dtype=np.int64)  # cluster of each span
+                    for number, cluster in enumerate(examples[i].clusters, start=1):
+                        for start, end in cluster:
+                            if end - start <= model.max_width:
+                                target[start, end - start - 1] = number
+                    targets.append(torch.from_numpy(target))
+            if not answers:
+                return TaskBatch([words], extra=(documents,))
+            return TaskBatch([words], targets, sum(document.num_kept for document in documents), (documents,))
+
+        num_predictions = sum(num_kept for _, num_kept in counts) if answers else 0
+        return EncodedExamples(np.array(list(map(len, all_speakers))), num_predictions, make_batch)
 
     def decode(self, output: Sequence[SpanLinks], examples: Sequence[CorefDocument]) -> list[ResolvedText]:
-        """Convert the scores of antecedents to clusters. A document without a text gets one, with a line per
-        sentence."""
         predictions = []
         for document, links in zip(examples, output, strict=True):
             if document.tokens:
@@ -179,7 +212,7 @@ class Coreference(Task[CorefDocument, ResolvedText]):
                 for cluster in self._link_spans(links)
             ]
             lengths = list(map(len, document.sentences))
-            predictions.append(ResolvedText(document.name, words.text, list(words.tokens), lengths, clusters))
+            predictions.append(ResolvedText(words.text, list(words.tokens), document.name, lengths, clusters))
         return predictions
 
     def _link_spans(self, links: SpanLinks) -> list[list[LinkedSpan]]:
@@ -245,10 +278,7 @@ class Coreference(Task[CorefDocument, ResolvedText]):
 
 
 def cut_document(document: CorefDocument, max_sentences: int) -> Iterator[CorefDocument]:
-    """Cut a document into pieces of at most `max_sentences` sentences; pieces without words are left out.
-
-    A mention is kept if all of it is in one piece.
-    """
+    """Cut a document into pieces of at most `max_sentences` sentences with words, with the mentions within each."""
     start = 0
     for i in range(0, len(document.sentences), max_sentences):
         sentences = document.sentences[i : i + max_sentences]
@@ -262,9 +292,71 @@ def cut_document(document: CorefDocument, max_sentences: int) -> Iterator[CorefD
         start = end
 
 
-def _number_speakers(document: CorefDocument) -> np.ndarray:
-    """Return the number of each word's speaker, from 1; 0 for unknown."""
-    numbers: dict[str, int] = {"": 0}
-    if document.speakers:
-        return np.array([numbers.setdefault(name, len(numbers)) for name in document.speakers], dtype=np.int64)
-    return np.zeros(sum(map(len, document.sentences)), dtype=np.int64)
+def conll(document: CorefDocument, clusters: Sequence[Sequence[Place]]) -> str:
+    """Return a document in the format of CoNLL-2012 with these clusters; other columns are as read, or -."""
+    marks: dict[int, list[str]] = defaultdict(list)
+    spans = [(start, end - 1, number) for number, cluster in enumerate(clusters) for start, end in cluster]
+    for start, last, number in sorted(spans, key=lambda span: (span[0], -span[1])):
+        marks[start].append(f"({number})" if start == last else f"({number}")
+    for start, last, number in sorted(spans, reverse=True):
+        if start != last:
+            marks[last].append(f"{number})")
+    part = document.part.zfill(3)
+    name = "".join(document.name.split()) or "-"
+    lines, place = [f"#begin document ({name}); part {part}"], 0
+    for words in document.sentences:
+        for number, word in enumerate(words):
+            speaker = "".join(document.speakers[place].split()) if document.speakers else ""
+            number_text = str(int(part)) if part.isdecimal() else part
+            defaults = [name, number_text, str(number), "_".join(word.split()), *"-----", speaker or "-", "*"]
+            columns = document.columns[place] if document.columns else defaults
+            lines.append("\t".join([*columns, "|".join(marks[place]) or "-"]))
+            place += 1
+        lines.append("")
+    return "\n".join([*lines, "#end document"])
+
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>Coreference</title><style>
+body {{ font: 17px/1.9 Georgia, serif; max-width: 46em; margin: 2em auto; padding: 0 1em; color: #222 }}
+p {{ white-space: pre-wrap }}
+[data-cluster] {{ background: hsl(var(--hue) 75% 88%); border-bottom: 2px solid hsl(var(--hue) 60% 45%);
+  border-radius: 3px; padding: 1px 2px }}
+[data-cluster] sub {{ font: 11px sans-serif; color: hsl(var(--hue) 70% 28%) }}
+.chosen {{ background: hsl(var(--hue) 75% 70%) }}
+li {{ margin: 0.3em 0 }}
+</style></head><body>
+{documents}
+<script>
+const highlightCluster = event => {{
+  const mention = event.target.closest("[data-cluster]");
+  for (const element of document.querySelectorAll(".chosen")) element.classList.remove("chosen");
+  if (!mention) return;
+  const cluster = mention.closest("section").querySelectorAll(`[data-cluster="${{mention.dataset.cluster}}"]`);
+  for (const element of cluster) element.classList.add("chosen");
+}};
+document.addEventListener("mouseover", highlightCluster);
+</script></body></html>
+"""
+
+
+def page(documents: Sequence[ResolvedText]) -> str:
+    """Return all documents as one self-contained page; hovering over a mention highlights its cluster."""
+    sections = []
+    for document in documents:
+        marked = []
+        for part, mark in split_at_marks(document.text, document.marks()):
+            if mark is None:
+                marked.append(html.escape(part))
+            elif part == BEGIN:
+                marked.append(f'<span data-cluster="{mark.label}" style="--hue: {mark.hue}">')
+            else:
+                marked.append(f"<sub>{mark.label}</sub></span>")
+        rows = []
+        for number, cluster in enumerate(document.clusters, start=1):
+            mentions = html.escape(" | ".join(mention.text for mention in cluster))
+            rows.append(f'<li><span data-cluster="{number}" style="--hue: {_hue(number)}">{mentions}</span></li>')
+        title = f"<h2>{html.escape(document.name)}</h2>" if document.name else ""
+        sections.append(f"<section>{title}<p>{''.join(marked)}</p><ol>{''.join(rows)}</ol></section>")
+    return PAGE.format(documents="\n".join(sections))

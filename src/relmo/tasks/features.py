@@ -8,16 +8,15 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from relmo.disk.files import is_file
-from relmo.embedding.elmo_cache import CachedVectors, ComputedVectors, ElmoCache, ElmoVectors, cache_folder
+from relmo.embedding.elmo_cache import ComputedVectors, ElmoCache, ElmoVectors, cache_folder
 from relmo.embedding.engine import CutWords
 from relmo.errors import SettingError
 from relmo.loading import load
@@ -25,13 +24,20 @@ from relmo.models.bilm import BiLM
 from relmo.models.saved import SavedFolder
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
-from relmo.networks.elmo import Elmo, sentence_ids, without_output
-from relmo.networks.inputs import LayerSpread, WordBatch, WordInputs
+from relmo.networks.elmo import sentence_ids, without_output
+from relmo.networks.inputs import LayerSpread, WordBatch
 from relmo.settings.fields import parse_filters
-from relmo.settings.task import NO_CACHE, InputSettings
-from relmo.store.folder import BILM_VOCABULARY, COPY_OF_BILM, COPY_OF_VECTORS, VOCABULARY, pick_device, verify_text_file
+from relmo.settings.sections import NO_CACHE, InputSettings
+from relmo.store.folder import (
+    BILM_VOCABULARY,
+    COPY_OF_BILM,
+    COPY_OF_VECTORS,
+    SkipInit,
+    check_weights_size,
+    pick_device,
+    verify_text_file,
+)
 from relmo.store.references import Reference, absolute_source, bilm_digest, read_reference, vectors_digest
-from relmo.store.weights import SkipInit, check_weights_size
 from relmo.text.characters import Spellings
 from relmo.text.vocabulary import UNKNOWN, SentenceVocabulary, Vocabulary
 
@@ -60,24 +66,18 @@ def count_words(sentences: Iterable[Words], settings: InputSettings) -> WordVoca
 
 @dataclass
 class EncodedSentences:
-    """Sentences as arrays, to be padded in batches; each word is an index into the distinct words.
-
-    ids, rows    ids of the distinct words in the vocabulary, and their rows of the static vectors
-    elmo         layers of a frozen biLM
-    gpu_layers   (N, K, E): layers of all words in the memory of a GPU, if they fit
-    tokens       the words themselves, for a biLM that is fine-tuned
-    """
+    """Sentences as arrays, to be padded in batches; each word is an index into the distinct words."""
 
     features: "WordFeatures"
     lengths: np.ndarray  # (S,)
     starts: np.ndarray  # (S,)
     numbers: np.ndarray  # (N,)
-    ids: np.ndarray | None
-    rows: np.ndarray | None
+    ids: np.ndarray | None  # ids of the distinct words in the vocabulary
+    rows: np.ndarray | None  # and their rows of the static vectors
     spellings: Spellings | None
-    elmo: ElmoVectors | None
-    gpu_layers: Tensor | None
-    tokens: Sequence[Words]
+    elmo: ElmoVectors | None  # layers of a frozen biLM
+    gpu_layers: Tensor | None  # (N, K, E): layers of all words in the memory of a GPU, if they fit
+    tokens: Sequence[Words]  # the words themselves, for a biLM that is fine-tuned
 
     def batch(self, indices: np.ndarray) -> WordBatch:
         """Return the batch of the sentences with these indices."""
@@ -99,31 +99,24 @@ class EncodedSentences:
             distinct = distinct if len(distinct) else np.zeros(1, dtype=np.int64)  # any word, for the padding
             parts["spellings"] = torch.from_numpy(self.spellings.ids(distinct, margin=margin))
             parts["spelled"] = torch.from_numpy(spelled)
-        if self.elmo is not None:
-            parts["layers"] = self._pad_layers(indices, mask)
-        elif self.features.has_tuned_bilm:
-            ids = self.features.elmo_ids([self.tokens[i] for i in indices])
-            parts["elmo_ids"] = ids if ids.shape[1] else ids.new_zeros(*mask.shape, *ids.shape[2:])
-        return WordBatch(torch.from_numpy(lengths), **parts)
-
-    def _pad_layers(self, indices: np.ndarray, mask: np.ndarray) -> Tensor:
-        """Return the layers of the biLM, all or the top one; (B, T, K, E), zero in the padding."""
-        assert self.elmo is not None
         if self.gpu_layers is not None:
-            positions = (self.starts[indices, None] + np.arange(mask.shape[1])) * mask
+            positions = torch.from_numpy((self.starts[indices, None] + np.arange(steps)) * mask)
             device = self.gpu_layers.device
-            layers = self.gpu_layers[torch.from_numpy(positions).to(device)]
-            return layers * torch.from_numpy(mask).to(device)[..., None, None]
-        num_layers, size = self.features.elmo_shape
-        padded = np.zeros((*mask.shape, num_layers, size), dtype=np.float16)
-        for row, vectors in zip(padded, self.elmo.batch(indices.tolist()), strict=True):
-            row[: len(vectors)] = vectors[:, -num_layers:]
-        return torch.from_numpy(padded)
+            layers = self.gpu_layers[positions.to(device)]
+            parts["layers"] = layers * torch.from_numpy(mask).to(device)[..., None, None]
+        elif self.elmo is not None:
+            num_layers, size = self.features.elmo_shape  # all layers, or the top one
+            padded = np.zeros((*mask.shape, num_layers, size), dtype=np.float16)
+            for row, vectors in zip(padded, self.elmo.batch(indices.tolist()), strict=True):
+                row[: len(vectors)] = vectors[:, -num_layers:]
+            parts["layers"] = torch.from_numpy(padded)
+        elif self.features.has_tuned_bilm:
+            parts["elmo_ids"] = self.features.elmo_ids([self.tokens[i] for i in indices], steps)
+        return WordBatch(torch.from_numpy(lengths), **parts)
 
 
 def load_layers(elmo: ElmoVectors, lengths: np.ndarray, shape: tuple[int, int], device: torch.device) -> Tensor:
-    """Copy the top K layers of all words of sentences with these lengths to a device; `shape` is (K, E), the result
-    (N, K, E)."""
+    """Copy the top K layers of all words of sentences with these lengths to a device; (N, K, E), `shape` is (K, E)."""
     num_words = int(lengths.sum())
     table = torch.empty(num_words, *shape, dtype=torch.float16, device=device)
     ends = np.cumsum(lengths)
@@ -150,11 +143,7 @@ def measure_spread(bilm: BiLM, sentences: Sequence[Words]) -> LayerSpread:
 
 
 class WordFeatures:
-    """Features of words: a vocabulary and, optionally, static vectors, characters and a biLM.
-
-    cache      cache of a frozen biLM's layers; None computes them on demand
-    spread     spread of its layers, for a new model that normalizes them; a saved model has it among its weights
-    """
+    """Features of words: a vocabulary and, optionally, static vectors, characters and a biLM."""
 
     def __init__(
         self,
@@ -165,13 +154,10 @@ class WordFeatures:
         bilm: BiLM | None = None,
         references: dict[str, Reference] | None = None,
     ):
-        self.settings = settings
-        self.vocabulary = vocabulary
-        self.vectors = vectors
-        self.bilm = bilm
-        self.references = references or {}
-        self.cache: ElmoCache | None = None
-        self.spread: LayerSpread | None = None
+        self.settings, self.vocabulary = settings, vocabulary
+        self.vectors, self.bilm, self.references = vectors, bilm, references or {}
+        self.cache: ElmoCache | None = None  # of a frozen biLM's layers; None computes them on demand
+        self.spread: LayerSpread | None = None  # of its layers, for a new model; a saved one has it among its weights
         self.has_tuned_bilm = bilm is not None and settings.elmo_tune
         self.has_learned_words = bool(settings.word_dim) or settings.vectors_tune
         filters = parse_filters(settings.filters) if settings.char_dim else []
@@ -216,41 +202,22 @@ class WordFeatures:
                 folder, "vectors", saved.moved.get("vectors"), reader=_load_vectors, checksum=vectors_digest
             )
         if "elmo" in references and settings.elmo_tune:
-            bilm = _restore_tuned_bilm(saved, device)
+            # the weights of a biLM that was fine-tuned with the task are among those of the task
+            bilm_settings, bilm_vocabulary = saved.settings("bilm", key="bilm"), None
+            if bilm_settings.model.input == "word":
+                bilm_vocabulary = SentenceVocabulary.load(verify_text_file(folder, saved.config, BILM_VOCABULARY))
+            vocab_size = None if bilm_vocabulary is None else len(bilm_vocabulary)
+            make_network = partial(BiLMNetwork, bilm_settings.model, vocab_size=vocab_size)
+            check_weights_size(folder, saved.config, lambda: without_output(make_network()))
+            with SkipInit():
+                network = make_network()
+            bilm = BiLM(network, bilm_settings, bilm_vocabulary, pick_device(device))
         elif "elmo" in references:
-
-            def load_bilm(source: str) -> BiLM:
-                return load(source, kinds="bilm", device=device)
-
+            load_bilm = partial(load, kinds="bilm", device=device)
             bilm = references["elmo"].load(
                 folder, "elmo", saved.moved.get("elmo"), reader=load_bilm, checksum=bilm_digest
             )
         return cls(settings, vocabulary, vectors=vectors, bilm=bilm, references=references)
-
-    def vocabulary_files(self) -> dict[str, Vocabulary]:
-        """Return the vocabularies by file name: the words, and those of a fine-tuned biLM that reads word ids."""
-        vocabularies: dict[str, Vocabulary] = {VOCABULARY: self.vocabulary}
-        if self.bilm is not None and self.has_tuned_bilm and self.bilm.settings.model.input == "word":
-            assert self.bilm.vocabulary is not None
-            vocabularies[BILM_VOCABULARY] = self.bilm.vocabulary
-        return vocabularies
-
-    def save_copies(self, folder: Path) -> None:
-        """Save copies of the referenced models if the settings ask for them, unless they exist."""
-        if not self.settings.copy:
-            return
-        if self.vectors is not None and not (folder / COPY_OF_VECTORS / "config.json").exists():
-            self.vectors.save_pretrained(folder / COPY_OF_VECTORS)
-        if self.bilm is not None and not self.has_tuned_bilm and not (folder / COPY_OF_BILM / "config.json").exists():
-            self.bilm.save_pretrained(folder / COPY_OF_BILM)
-
-    def config(self) -> dict[str, Any]:
-        """Return the values of config.json that `restore` reads."""
-        values: dict[str, Any] = {"vocab_size": len(self.vocabulary)}
-        values |= {name: reference._asdict() for name, reference in self.references.items()}
-        if self.has_tuned_bilm and self.bilm is not None:
-            values["bilm"] = dataclasses.asdict(self.bilm.settings)
-        return values
 
     def for_subfolder(self) -> "WordFeatures":
         """Return the features of a model in a subfolder, which shares the copies of this one."""
@@ -281,44 +248,22 @@ class WordFeatures:
         assert self.vectors is not None
         return np.concatenate([np.zeros_like(self.vectors.matrix[:1]), self.vectors.matrix])
 
-    def make_inputs(self) -> WordInputs:
-        """Create the input layer of a network, without the values of the static vectors (`set_static`)."""
-        settings, bilm = self.settings, None
-        if self.bilm is not None and settings.elmo_tune:
-            bilm = Elmo(self.bilm, mixes=0, trainable=True)
-        inputs = WordInputs(
-            settings,
-            num_words=len(self.vocabulary) if self.has_learned_words else 0,
-            static_shape=(0, 0) if self.vectors is None else (len(self.vectors) + 1, self.vectors.matrix.shape[1]),
-            elmo_shape=None if self.bilm is None else self.elmo_shape,
-            bilm=bilm,
-        )
-        if self.spread is not None:
-            inputs.set_spread(self.spread)
-        return inputs
-
-    def set_static(self, inputs: WordInputs) -> None:
-        """Set the static vectors of an input layer; they are not saved with its weights."""
-        if self.vectors is not None:
-            inputs.set_static(torch.from_numpy(self.static))
-
     def enable_cache(self) -> None:
         """Cache the layers of a frozen biLM on disk, unless the settings forbid it."""
         if self.bilm is not None and not self.has_tuned_bilm and self.settings.cache != NO_CACHE:
             self.cache = ElmoCache(cache_folder(self.settings.cache), self.bilm)
 
-    def vector_coverage(self, sentences: Iterable[Words]) -> float:
-        """Return the fraction of words, by occurrence, that have a static vector. Only words with letters count:
-        numbers and punctuation are the same in many languages."""
+    def warn_low_coverage(self, sentences: Iterable[Words], on_message: MessageCallback) -> None:
+        """Report if few of the words in these sentences, by occurrence, have a static vector."""
+        settings = self.settings
+        if self.vectors is None:
+            return
+        # only words with letters count: numbers and punctuation are the same in many languages
         counts = Counter(word for words in sentences for word in words if any(map(str.isalpha, word)))
         rows = self._static_rows(list(counts))
-        covered = sum(count for count, row in zip(counts.values(), rows, strict=True) if row > 0)
-        return covered / max(counts.total(), 1)
-
-    def warn_low_coverage(self, sentences: Iterable[Words], on_message: MessageCallback) -> None:
-        """Report if few of the words in these sentences have a static vector, and how to train without vectors."""
-        settings = self.settings
-        if self.vectors is None or (coverage := self.vector_coverage(sentences)) >= LOW_COVERAGE:
+        num_covered = sum(count for count, row in zip(counts.values(), rows, strict=True) if row > 0)
+        coverage = num_covered / max(counts.total(), 1)
+        if coverage >= LOW_COVERAGE:
             return
         flags = ["--vectors none"]
         if settings.vectors_tune:
@@ -333,9 +278,14 @@ class WordFeatures:
         )
 
     def encode(self, sentences: Sequence[Words], on_message: MessageCallback = lambda _: None) -> EncodedSentences:
-        """Encode sentences as arrays. The layers of a frozen biLM come from the cache if there is one, which reports to
-        `on_message`."""
-        sentences = self._normalize_apostrophes(sentences)
+        """Encode sentences as arrays; the cache of a frozen biLM's layers, if there is one, reports to `on_message`."""
+        # ’ is replaced by ' in unknown words if the training examples have the result: don’t is then read as don't
+        known, fold = self.vocabulary.index, str.lower if self.settings.lowercase else str
+        sentences = list(sentences)
+        for i, words in enumerate(sentences):
+            if "’" in "".join(words):
+                pairs = [(word, word.replace("’", "'")) for word in words]
+                sentences[i] = [new if fold(word) not in known and fold(new) in known else word for word, new in pairs]
         lengths = np.array([len(words) for words in sentences], dtype=np.int64)
         index: dict[str, int] = {}
         numbers = np.fromiter(
@@ -346,7 +296,21 @@ class WordFeatures:
         distinct, ids = list(index), None
         if self.has_learned_words:
             ids = self.vocabulary.ids([word.lower() for word in distinct] if self.settings.lowercase else distinct)
-        elmo = self._embed(sentences, on_message)
+        elmo: ElmoVectors | None = None
+        gpu_layers = None
+        if self.bilm is not None and not self.has_tuned_bilm:
+            folded, device = self._fold_for_bilm(sentences), self.bilm.device
+            if self.cache is None:
+                elmo = ComputedVectors(self.bilm, folded, self.cut)
+            else:
+                elmo = self.cache.vectors(folded, on_message)
+            # cached layers that fit are copied to the biLM's GPU once, instead of batch by batch
+            if self.cache is not None and device.type == "cuda":
+                torch.cuda.empty_cache()  # memory of the embedding, which training does not need
+                (num_layers, size), num_words = self.elmo_shape, int(lengths.sum())
+                num_bytes = num_words * num_layers * size * 2
+                if num_words and num_bytes <= torch.cuda.mem_get_info(device)[0] * MAX_GPU_SHARE:
+                    gpu_layers = load_layers(elmo, lengths, (num_layers, size), device)
         return EncodedSentences(
             features=self,
             lengths=lengths,
@@ -356,20 +320,9 @@ class WordFeatures:
             rows=None if self.vectors is None else self._static_rows(distinct),
             spellings=Spellings(distinct or [""], self.settings.max_characters) if self.max_filter_width else None,
             elmo=elmo,
-            gpu_layers=self._load_gpu_layers(elmo, lengths),
+            gpu_layers=gpu_layers,
             tokens=sentences if self.has_tuned_bilm else (),
         )
-
-    def _normalize_apostrophes(self, sentences: Sequence[Words]) -> Sequence[Words]:
-        """Replace ’ by ' in unknown words if the training examples have the result: don’t is then read as don't."""
-        fold = str.lower if self.settings.lowercase else str
-        index = self.vocabulary.index
-
-        def normalize(word: str) -> str:
-            straight = word.replace("’", "'")
-            return straight if straight != word and fold(word) not in index and fold(straight) in index else word
-
-        return [list(map(normalize, words)) if "’" in "".join(words) else words for words in sentences]
 
     def _static_rows(self, words: Sequence[str]) -> np.ndarray:
         """Return rows of the static vectors, by the word or by its lower case; 0 if neither has a vector."""
@@ -384,42 +337,21 @@ class WordFeatures:
                     break
         return rows
 
-    def _embed(self, sentences: Sequence[Words], on_message: MessageCallback) -> ElmoVectors | None:
-        if self.bilm is None or self.has_tuned_bilm:
-            return None
-        folded = self._fold_for_bilm(sentences)
-        if self.cache is None:
-            return ComputedVectors(self.bilm, folded, self.cut)
-        vectors = self.cache.vectors(folded, on_message)
-        if self.bilm.device.type == "cuda":
-            torch.cuda.empty_cache()  # memory of the embedding, which training does not need
-        return vectors
-
-    def _load_gpu_layers(self, elmo: ElmoVectors | None, lengths: np.ndarray) -> Tensor | None:
-        """Copy cached layers (N, K, E) to the GPU of the biLM once, instead of batch by batch. None without a GPU, or
-        if they take more than MAX_GPU_SHARE of its free memory."""
-        if not isinstance(elmo, CachedVectors) or self.bilm is None or self.bilm.device.type != "cuda":
-            return None
-        num_layers, size = self.elmo_shape
-        words = int(lengths.sum())
-        if not words or words * num_layers * size * 2 > torch.cuda.mem_get_info(self.bilm.device)[0] * MAX_GPU_SHARE:
-            return None
-        return load_layers(elmo, lengths, (num_layers, size), self.bilm.device)
-
     def _fold_for_bilm(self, sentences: Sequence[Words]) -> Sequence[Words]:
         assert self.bilm is not None
         if not self.bilm.settings.text.lowercase:
             return sentences
         return [[word.lower() for word in words] for words in sentences]
 
-    def elmo_ids(self, sentences: Sequence[Words]) -> Tensor:
+    def elmo_ids(self, sentences: Sequence[Words], steps: int) -> Tensor:
         """Return the input of a fine-tuned biLM: character ids (B, T, C), or word ids + 1 (B, T)."""
         assert self.bilm is not None
-        sentences = self._fold_for_bilm(sentences)
-        if self.bilm.settings.model.input == "char":
-            return sentence_ids(sentences, self.bilm.settings.model.max_characters)
+        sentences, model = self._fold_for_bilm(sentences), self.bilm.settings.model
+        if model.input == "char":
+            ids = sentence_ids(sentences, model.max_characters)
+            return ids if ids.shape[1] else ids.new_zeros(len(ids), steps, ids.shape[2])
         assert self.bilm.vocabulary is not None
-        ids = torch.zeros(len(sentences), max(map(len, sentences)), dtype=torch.int64)
+        ids = torch.zeros(len(sentences), steps, dtype=torch.int64)
         for row, words in zip(ids, sentences, strict=True):
             row[: len(words)] = torch.from_numpy(self.bilm.vocabulary.ids(words)) + 1
         return ids
@@ -428,19 +360,3 @@ class WordFeatures:
 def _load_vectors(source: str) -> WordVectors:
     """Load static vectors: bundled ones, a model folder, or a text file in the format of word2vec or GloVe."""
     return WordVectors.read_word2vec(source) if is_file(Path(source)) else load(source, kinds="skipgram")
-
-
-def _restore_tuned_bilm(saved: SavedFolder, device: str) -> BiLM:
-    """Create a biLM that was fine-tuned with the task, without weights: they are among those of the task."""
-    settings = saved.settings("bilm", key="bilm")
-    vocabulary = None
-    if settings.model.input == "word":
-        vocabulary = SentenceVocabulary.load(verify_text_file(saved.path, saved.config, BILM_VOCABULARY))
-
-    def make_network() -> BiLMNetwork:
-        return BiLMNetwork(settings.model, vocab_size=None if vocabulary is None else len(vocabulary))
-
-    check_weights_size(saved.path, saved.config, lambda: without_output(make_network()))
-    with SkipInit():
-        network = make_network()
-    return BiLM(network, settings, vocabulary, pick_device(device))

@@ -3,8 +3,8 @@
 import html
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -14,6 +14,7 @@ from relmo.text.tokenize import Token
 SHADES = ((0.7, "█"), (0.4, "▓"), (0.2, "▒"), (0.05, "░"), (0.0, " "))  # minimum weight and its character
 MAX_COLUMN_NAME, MAX_ROW_NAME = 12, 16  # characters of a unit
 END = "·"  # end of the text, in the last row
+BEGIN, END_OF_MARK = "begin", "end"  # of a mark
 
 
 @dataclass(frozen=True)
@@ -35,15 +36,25 @@ class LabelledSpan(TextSpan):
     probability: float
 
 
-class TokenizedText:
-    """Mixin of predictions with a text and its tokens.
+@dataclass(frozen=True)
+class Prediction:
+    """Base class of predictions. If it has `pieces()`, parts of `as_text` with colours, terminals show them."""
 
-    text     the given text; if a list of words was given, the words joined by spaces
-    tokens   words with their offsets in the text
-    """
+    def as_text(self) -> str:
+        """Return the prediction as text for a terminal."""
+        return "".join(text for text, _ in self.pieces())  # type: ignore[attr-defined]
 
-    text: str
-    tokens: list[Token]
+    def to_dict(self) -> dict[str, Any]:
+        """Return the input and the prediction as values for JSON, as in `relmo predict --json` and `relmo serve`."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class TokenizedText(Prediction):
+    """Prediction with a text and its tokens."""
+
+    text: str  # the given text; if a list of words was given, the words joined by spaces
+    tokens: list[Token]  # words with their offsets in the text
 
     @property
     def words(self) -> list[str]:
@@ -56,30 +67,6 @@ class TokenizedText:
         return [(token.start, token.end) for token in self.tokens]
 
 
-class MarkedPart(NamedTuple):
-    """Part of a marked text: characters, or the begin or end of the span with this number."""
-
-    kind: Literal["text", "begin", "end"]
-    text: str
-    number: int = 0
-
-
-def split_at_spans(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[MarkedPart]:
-    """Split a text at the begins and ends of spans so that they nest: the longest span begins first and ends last."""
-    begins: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    ends: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for number, (start, end) in enumerate(spans):
-        begins[start].append((-end, number))
-        ends[end].append((-start, -number))
-    previous = 0
-    for offset in sorted({*begins, *ends}):
-        yield MarkedPart("text", text[previous:offset])
-        yield from (MarkedPart("end", "", -number) for _, number in sorted(ends[offset]))
-        yield from (MarkedPart("begin", "", number) for _, number in sorted(begins[offset]))
-        previous = offset
-    yield MarkedPart("text", text[previous:].rstrip())
-
-
 class MarkedSpan(NamedTuple):
     """Characters of a text, the label shown after them, and their hue in degrees."""
 
@@ -87,6 +74,22 @@ class MarkedSpan(NamedTuple):
     end: int
     label: str
     hue: int
+
+
+def split_at_marks(text: str, marks: Sequence[MarkedSpan]) -> Iterator[tuple[str, MarkedSpan | None]]:
+    """Yield parts of the text with None, and BEGIN or END_OF_MARK with a mark; the longest begins first, ends last."""
+    begins: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    ends: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for number, mark in enumerate(marks):
+        begins[mark.start].append((-mark.end, number))
+        ends[mark.end].append((-mark.start, -number))
+    previous = 0
+    for offset in sorted({*begins, *ends}):
+        yield text[previous:offset], None
+        yield from ((END_OF_MARK, marks[-number]) for _, number in sorted(ends[offset]))
+        yield from ((BEGIN, marks[number]) for _, number in sorted(begins[offset]))
+        previous = offset
+    yield text[previous:].rstrip(), None
 
 
 def mark_labels(spans: Iterable[LabelledSpan]) -> list[MarkedSpan]:
@@ -97,11 +100,10 @@ def mark_labels(spans: Iterable[LabelledSpan]) -> list[MarkedSpan]:
 def render_html(text: str, marks: Sequence[MarkedSpan]) -> str:
     """Render a text with coloured spans for a notebook."""
     parts = []
-    for part in split_at_spans(text, [(mark.start, mark.end) for mark in marks]):
-        mark = marks[part.number] if part.kind != "text" else None
+    for part, mark in split_at_marks(text, marks):
         if mark is None:
-            parts.append(html.escape(part.text))
-        elif part.kind == "begin":
+            parts.append(html.escape(part))
+        elif part == BEGIN:
             parts.append(
                 f'<span style="color:#222;background:hsl({mark.hue} 75% 88%);border-bottom:2px solid '
                 f'hsl({mark.hue} 60% 45%);border-radius:3px;padding:1px 2px">'
@@ -118,10 +120,7 @@ def shorten(text: str, max_length: int = 80) -> str:
 
 
 def attention_text(source: Sequence[str], units: Sequence[str], weights: np.ndarray) -> str:
-    """Draw attention weights (T + 1, S) for a terminal: a row per written unit and the end, a column per source unit.
-
-    The names of columns are written from top to bottom.
-    """
+    """Draw attention weights (T + 1, S) for a terminal: rows are written units and the end, columns source units."""
 
     def shorten_name(unit: str, max_length: int) -> str:
         visible = "".join(c if c.isprintable() and c != " " else "␣" for c in unit)
@@ -135,12 +134,3 @@ def attention_text(source: Sequence[str], units: Sequence[str], weights: np.ndar
         lines.append(" ".join(next((shade for least, shade in SHADES if weight >= least), " ") for weight in row))
     names = [" " * width] * height + [row.rjust(width) for row in rows]
     return "\n".join(f"{name}  {line}".rstrip() for name, line in zip(names, lines, strict=True))
-
-
-def attention_html(source: Sequence[str], units: Sequence[str], weights: np.ndarray) -> str:
-    """Render attention weights (T + 1, S) as a table for a notebook; darker cells have more weight."""
-    lines = ["".join(f"<th>{html.escape(unit)}</th>" for unit in ["", *source])]
-    for unit, row in zip([*units, END], weights.tolist(), strict=True):
-        cells = (f"<td title='{weight:.3f}' style='background:rgba(31,119,180,{weight:.2f})'></td>" for weight in row)
-        lines.append(f"<th style='text-align:right'>{html.escape(unit)}</th>{''.join(cells)}")
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"

@@ -1,12 +1,4 @@
-"""Semantic role labelling: the predicates of a sentence and the roles of words for each.
-
-labeller = relmo.load("models/srl")
-prediction = labeller.predict(["Anna gave Bob the key."])[0]
-prediction.predicates[0].word                                         # 'gave'
-[(role.label, role.text) for role in prediction.predicates[0].roles]  # [('ARG0', 'Anna'), ('V', 'gave'), …]
-labeller.predict([("Anna gave Bob the key .".split(), [1])])          # for given predicates: word 1
-labeller.evaluate("dev.jsonl").values["verb_f1"]
-"""
+"""Semantic role labelling: the predicates of a sentence and the roles of words for each."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -16,22 +8,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from relmo.errors import CorpusError, ModelError, SettingError
-from relmo.networks.inputs import IGNORED, WordInputs
-from relmo.networks.srl import Predicates, RoleBatch, RoleNetwork, RoleScores, RoleTargets, SRLNetwork
-from relmo.settings.arguments import check_sentences, describe_value
-from relmo.settings.srl import SRLSettings, SRLTextSettings
-from relmo.tasks.features import EncodedSentences, MessageCallback, Words
+from relmo.networks.inputs import IGNORED, TaskBatch
+from relmo.networks.srl import Predicates, RoleScores, RoleTargets, SRLNetwork
+from relmo.settings.fields import check_sentences, describe_value
+from relmo.settings.tasks import SRLSettings, SRLTextSettings
+from relmo.tasks.features import MessageCallback, Words
 from relmo.tasks.results import LabelledSpan, TokenizedText, mark_labels, render_html, shorten
-from relmo.tasks.role_scores import PredicateTags, role_report
-from relmo.tasks.scores import TaskReport
-from relmo.tasks.task import Task, Tokenized, count_labels
+from relmo.tasks.scores import PredicateTags, TaskReport, role_report
+from relmo.tasks.task import EncodedExamples, Task, Tokenized, count_labels
 from relmo.text.corpus import Errors
 from relmo.text.readers.roles import BEGIN_VERB, Proposition, RoleSentence, as_brackets, check_length, read_roles
 from relmo.text.readers.tables import is_jsonl
-from relmo.text.tags import OUTSIDE, legal_transitions, spans
-from relmo.text.tokenize import Token
+from relmo.text.readers.tagged import OUTSIDE, legal_transitions, spans
 from relmo.text.vocabulary import Vocabulary
 
 COLOURS = {"V": "bold red", "ARG0": "blue", "ARG1": "green", "ARG2": "magenta", "ARGM": "cyan"}
@@ -40,35 +31,22 @@ DEFAULT_COLOUR = "yellow"
 
 @dataclass(frozen=True)
 class PredicateRoles:
-    """Predicate: the index of its word, the word, and a BIO tag for each word of the sentence.
-
-    roles           spans with a role, including V, the predicate
-    probabilities   probability of each word's tag, by that word alone
-    probability     probability that the word is a predicate; None if the model does not detect predicates
-    """
+    """Predicate: the index of its word, the word, and a BIO tag for each word of the sentence."""
 
     place: int
     word: str
     tags: list[str]
-    roles: list[LabelledSpan]
-    probabilities: list[float]
-    probability: float | None = None
+    roles: list[LabelledSpan]  # spans with a role, including V, the predicate
+    probabilities: list[float]  # probability of each word's tag, by that word alone
+    probability: float | None = None  # that the word is a predicate; None if the model does not detect predicates
 
 
 @dataclass(frozen=True, repr=False)
 class RoleText(TokenizedText):
-    """Sentence with the roles of each of its predicates.
+    """Sentence with the roles of each of its predicates."""
 
-    text         the given text; if a list of words was given, the words joined by spaces
-    tokens       words with their offsets in the text
-    predicates   the given predicates; the detected ones if none were given
-    detected     the detected predicates; None if the model does not detect predicates
-    """
-
-    text: str
-    tokens: list[Token]
-    predicates: list[PredicateRoles]
-    detected: list[PredicateRoles] | None = None
+    predicates: list[PredicateRoles]  # the given predicates; the detected ones if none were given
+    detected: list[PredicateRoles] | None = None  # None if the model does not detect predicates
 
     def to_dict(self) -> dict[str, Any]:
         """Return the text, its tokens with offsets, and the roles of each predicate with their offsets."""
@@ -99,10 +77,6 @@ class RoleText(TokenizedText):
         paragraphs = [render_html(self.text, mark_labels(predicate.roles)) for predicate in self.predicates]
         return "".join(paragraphs) or render_html(self.text, [])
 
-    def as_text(self) -> str:
-        """Return the sentence, and a line for each predicate with its roles in brackets."""
-        return "".join(text for text, _ in self.pieces())
-
     def pieces(self) -> Iterator[tuple[str, str]]:
         """Yield the pieces of `as_text`, each with the name of its colour or an empty string."""
         yield f"{' '.join(self.words)}\n", ""
@@ -125,39 +99,6 @@ class RoleText(TokenizedText):
         return "".join("\t".join(fields) + "\n" for fields in zip(*columns, strict=True))
 
 
-class EncodedRoles:
-    """Sentences as arrays, and their predicates, sentence after sentence.
-
-    starts    (S + 1,): start of each sentence's predicates
-    places    index of the word of each predicate
-    tags      in training, the tag ids of each predicate
-    """
-
-    def __init__(self, words: EncodedSentences, starts: np.ndarray, places: np.ndarray, tags: list[np.ndarray] | None):
-        self.words, self.starts, self.places, self.tags = words, starts, places, tags
-        self.lengths = words.lengths
-        self.predictions = sum(map(len, tags or ()))
-
-    def batch(self, indices: np.ndarray) -> RoleBatch:
-        """Return the batch of the sentences with these indices, with all their predicates."""
-        words = self.words.batch(indices)
-        counts = self.starts[indices + 1] - self.starts[indices]
-        rows = np.repeat(np.arange(len(indices)), counts)
-        numbers = np.arange(counts.sum()) + np.repeat(self.starts[indices] - (np.cumsum(counts) - counts), counts)
-        places = self.places[numbers]
-        predicates = Predicates(torch.from_numpy(rows), torch.from_numpy(places))
-        if self.tags is None:
-            return RoleBatch(words, predicates)
-        steps = max(int(self.lengths[indices].max()), 1)
-        tags = np.full((len(numbers), steps), IGNORED, dtype=np.int64)
-        for row, number in zip(tags, numbers.tolist(), strict=True):
-            row[: len(self.tags[number])] = self.tags[number]
-        is_predicate = np.zeros((len(indices), steps), dtype=np.float32)
-        is_predicate[rows, places] = 1.0
-        targets = RoleTargets(torch.from_numpy(tags), torch.from_numpy(is_predicate))
-        return RoleBatch(words, predicates, targets, int((tags != IGNORED).sum()))
-
-
 class RoleLabeller(Task[RoleSentence, RoleText]):
     """Network that labels semantic roles, with its vocabulary, tags and settings."""
 
@@ -165,7 +106,6 @@ class RoleLabeller(Task[RoleSentence, RoleText]):
     input_type = list[Any]  # words, or a sentence and the indices of its predicates
     prediction_unit = "tags"
     settings: SRLSettings
-    network: RoleNetwork
 
     def predict(self, sentences: Iterable[str | Words | tuple[str | Words, Sequence[int]]]) -> list[RoleText]:
         """Label the roles of sentences: strings or lists of words, or pairs of one and the indices of its predicates,
@@ -187,10 +127,6 @@ class RoleLabeller(Task[RoleSentence, RoleText]):
             raise CorpusError(f"{path}: no predicate has a part of speech that begins with V; use --predicates all")
         return verbs
 
-    @staticmethod
-    def texts(example: RoleSentence) -> Sequence[Words]:
-        return (example.words,)
-
     @classmethod
     def make_vocabularies(cls, settings: SRLSettings, examples: Sequence[RoleSentence]) -> dict[str, Vocabulary]:
         """Return the tags, always including O and B-V."""
@@ -199,30 +135,44 @@ class RoleLabeller(Task[RoleSentence, RoleText]):
             raise CorpusError("the training sentences have no predicate")
         return {"labels": count_labels([*tags, [OUTSIDE, BEGIN_VERB]])}
 
-    def make_network(self, inputs: WordInputs) -> RoleNetwork:
+    def make_body(self, **sizes: int) -> nn.Module:
         index = self.labels.index
         if not {OUTSIDE, BEGIN_VERB} <= index.keys():
             raise ModelError(f"labels of semantic roles must include {OUTSIDE} and {BEGIN_VERB}")
-        body = SRLNetwork(
-            self.settings.model,
-            input_size=inputs.size,
-            legal=torch.from_numpy(legal_transitions(self.labels.symbols)),
-            verb=index[BEGIN_VERB],
-            elmo_size=inputs.elmo_size,
-        )
-        return RoleNetwork(inputs, body)
+        legal = torch.from_numpy(legal_transitions(self.labels.symbols))
+        return SRLNetwork(self.settings.model, legal=legal, verb=index[BEGIN_VERB], **sizes)
 
     def encode(
         self, examples: Sequence[RoleSentence], *, answers: bool = False, on_message: MessageCallback = lambda _: None
-    ) -> EncodedRoles:
-        counts = [len(example.propositions or ()) for example in examples]
+    ) -> EncodedExamples:
+        sentences = self.features.encode([example.words for example in examples], on_message)
+        lengths = sentences.lengths
         propositions = [proposition for example in examples for proposition in example.propositions or ()]
-        return EncodedRoles(
-            self.features.encode([example.words for example in examples], on_message),
-            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-            np.array([proposition.place for proposition in propositions], dtype=np.int64),
-            [self.labels.ids(proposition.tags) for proposition in propositions] if answers else None,
-        )
+        counts = np.array([len(example.propositions or ()) for example in examples], dtype=np.int64)
+        starts = np.cumsum(counts) - counts  # of each sentence's predicates
+        all_places = np.array([proposition.place for proposition in propositions], dtype=np.int64)
+        tag_ids = [self.labels.ids(proposition.tags) for proposition in propositions] if answers else None
+
+        def make_batch(indices: np.ndarray) -> TaskBatch:
+            """Return the batch of the sentences with these indices, with all their predicates."""
+            words, batch_counts = sentences.batch(indices), counts[indices]
+            rows = np.repeat(np.arange(len(indices)), batch_counts)
+            offsets = starts[indices] - (np.cumsum(batch_counts) - batch_counts)
+            numbers = np.arange(batch_counts.sum()) + np.repeat(offsets, batch_counts)
+            places = all_places[numbers]
+            predicates = Predicates(torch.from_numpy(rows), torch.from_numpy(places))
+            if tag_ids is None:
+                return TaskBatch([words], extra=(predicates, True))
+            steps = max(int(lengths[indices].max()), 1)
+            tags = np.full((len(numbers), steps), IGNORED, dtype=np.int64)
+            for row, number in zip(tags, numbers.tolist(), strict=True):
+                row[: len(tag_ids[number])] = tag_ids[number]
+            is_predicate = np.zeros((len(indices), steps), dtype=np.float32)
+            is_predicate[rows, places] = 1.0
+            targets = RoleTargets(torch.from_numpy(tags), torch.from_numpy(is_predicate))
+            return TaskBatch([words], targets, int((tags != IGNORED).sum()), (predicates, False))
+
+        return EncodedExamples(lengths, sum(map(len, tag_ids or ())), make_batch)
 
     def decode(self, output: RoleScores, examples: Sequence[RoleSentence]) -> list[RoleText]:
         odds = None if output.odds is None else output.odds.float().cpu()

@@ -1,14 +1,6 @@
-"""Taggers: a tag for each word of a sentence, such as parts of speech or named entities.
+"""Taggers: a tag for each word of a sentence, such as parts of speech or named entities."""
 
-tagger = relmo.load("models/pos")
-prediction = tagger.predict(["The bank lends money."])[0]
-prediction.tags, prediction.probabilities                    # ['DET', 'NOUN', 'VERB', 'NOUN', 'PUNCT'], [0.99, …]
-prediction.words, prediction.offsets                         # ['The', 'bank', …], [(0, 3), (4, 8), …]
-names.predict(["Anna saw Oslo."])[0].entities                # the spans that tags such as B-PER mark
-tagger.evaluate("dev.conllu").score
-"""
-
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -17,19 +9,30 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from torch import nn
 
 from relmo.errors import CorpusError
 from relmo.models.saved import SavedFolder
-from relmo.networks.inputs import IGNORED, TaskNetwork, WordInputs
+from relmo.networks.inputs import IGNORED
 from relmo.networks.tagger import DecodedTags, Emissions, TaggerNetwork
-from relmo.settings.arguments import check_sentences
-from relmo.settings.tagger import TaggerSettings, TaggerTextSettings
+from relmo.settings.fields import check_sentences
+from relmo.settings.tasks import TaggerSettings, TaggerTextSettings
 from relmo.tasks.features import MessageCallback, Words
 from relmo.tasks.results import LabelledSpan, TokenizedText, mark_labels, render_html, shorten
 from relmo.tasks.scores import TaskReport, class_report, span_report
 from relmo.tasks.task import Task, Tokenized, count_labels
-from relmo.text.readers.tagged import UNTAGGED, TaggedWords, read_tagged
-from relmo.text.tags import OUTSIDE, are_span_tags, bio, bioul, is_span_tag, legal_transitions, spans
+from relmo.text.readers.tagged import (
+    OUTSIDE,
+    UNTAGGED,
+    TaggedWords,
+    are_span_tags,
+    bio,
+    bioul,
+    is_span_tag,
+    legal_transitions,
+    read_tagged,
+    spans,
+)
 from relmo.text.tokenize import Token, tokenize
 from relmo.text.treebank import WordSplits, compare_words, learn_splits
 from relmo.text.vocabulary import Vocabulary
@@ -40,19 +43,11 @@ MAX_SENTENCES_TO_INFER = 10_000
 
 @dataclass(frozen=True, repr=False)
 class TaggedText(TokenizedText):
-    """Sentence with a tag for each word.
+    """Sentence with a tag for each word."""
 
-    text            the given text; if a list of words was given, the words joined by spaces
-    tokens          words with their offsets in the text
-    probabilities   probability of each word's tag; with a CRF its marginal over all sequences of tags
-    entities        spans that tags such as B-PER mark; none if the tagger was not trained on tags of spans
-    """
-
-    text: str
-    tokens: list[Token]
     tags: list[str]
-    probabilities: list[float]
-    entities: list[LabelledSpan]
+    probabilities: list[float]  # of each word's tag; with a CRF its marginal over all sequences of tags
+    entities: list[LabelledSpan]  # spans that tags such as B-PER mark, if the tagger was trained on such tags
 
     def as_text(self) -> str:
         """Return a line for each word: the word, a tab and its tag."""
@@ -87,6 +82,8 @@ class Tagger(Task[TaggedWords, TaggedText]):
     """Network that tags words, with its vocabulary, tags and settings. Tags of spans are predicted as BIO."""
 
     kind = "tagger"
+    example_type, no_answer = TaggedWords, ([],)
+    label_field = "tags"
     settings: TaggerSettings
 
     def predict(self, sentences: Iterable[str | Words]) -> list[TaggedText]:
@@ -126,14 +123,6 @@ class Tagger(Task[TaggedWords, TaggedText]):
                     )
         return [example._replace(tags=bio(example.tags)) for example in examples]
 
-    @staticmethod
-    def texts(example: TaggedWords) -> Sequence[Words]:
-        return (example.words,)
-
-    @staticmethod
-    def classes(example: TaggedWords) -> Collection[str]:
-        return [tag for tag in example.tags if tag]
-
     @classmethod
     def make_vocabularies(cls, settings: TaggerSettings, examples: Sequence[TaggedWords]) -> dict[str, Vocabulary]:
         """Return the tags in the encoding of the network, and the tokens that the sentences have as several words."""
@@ -166,22 +155,19 @@ class Tagger(Task[TaggedWords, TaggedText]):
         on_message(differences.message())
         return {"words_split_otherwise": differences.share}
 
-    def make_network(self, inputs: WordInputs) -> TaskNetwork:
+    def make_body(self, **sizes: int) -> nn.Module:
         """Create recurrent layers with a softmax or a CRF; a CRF of spans has legal transitions only."""
         model, legal = self.settings.model, None
         if model.decoder == "crf" and self.settings.text.task == "ner":
             legal = torch.from_numpy(legal_transitions(self.labels.symbols))
-        body = TaggerNetwork(
-            model, input_size=inputs.size, num_tags=len(self.labels), elmo_size=inputs.elmo_size, legal=legal
-        )
-        return TaskNetwork(inputs, body)
+        return TaggerNetwork(model, num_tags=len(self.labels), legal=legal, **sizes)
 
     def target(self, example: TaggedWords) -> np.ndarray:
         tags = _encode_tags(example.tags, self.settings)
         return np.array([self.labels.index[tag] if tag else IGNORED for tag in tags], dtype=np.int64)
 
     def decode(self, output: Emissions, examples: Sequence[TaggedWords]) -> list[TaggedText]:
-        rows: list[DecodedTags] = self.network.body.decode(output)  # type: ignore[operator]
+        rows: list[DecodedTags] = self.network.body.decode(output)
         predictions = []
         for example, row in zip(examples, rows, strict=True):
             words = Tokenized(*example.raw) if example.raw.tokens else Tokenized.from_words(example.words)
@@ -202,9 +188,6 @@ class Tagger(Task[TaggedWords, TaggedText]):
         pairs = zip(chain.from_iterable(gold), chain.from_iterable(predicted), strict=True)
         tagged = [pair for pair in pairs if pair[0]]
         return class_report([tag for tag, _ in tagged], [tag for _, tag in tagged])
-
-    def make_example(self, inputs: str | Words, *, tokenized: bool = False) -> TaggedWords:
-        return TaggedWords(self.split(inputs, tokenized=tokenized), [])
 
 
 def _encode_tags(tags: list[str], settings: TaggerSettings) -> list[str]:

@@ -8,22 +8,25 @@ its network, the input and targets of an example, and how the output of the netw
 
 import copy
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from relmo.errors import CorpusError, SettingError, check_cancelled, quote
 from relmo.models.saved import CardText, SavedFolder, SavedModel, describe_layers
+from relmo.networks.elmo import Elmo
 from relmo.networks.inputs import IGNORED, TaskBatch, TaskNetwork, WordInputs
-from relmo.settings.arguments import check_sentence, check_text, describe_value
+from relmo.settings.fields import check_sentence, check_text, describe_value
 from relmo.settings.kinds import KINDS
-from relmo.store.folder import pick_device
-from relmo.tasks.features import EncodedSentences, MessageCallback, WordFeatures, Words
+from relmo.store.folder import BILM_VOCABULARY, COPY_OF_BILM, COPY_OF_VECTORS, VOCABULARY, pick_device
+from relmo.tasks.features import MessageCallback, WordFeatures, Words
+from relmo.tasks.results import Prediction
 from relmo.tasks.scores import TaskReport
 from relmo.text.corpus import Errors
 from relmo.text.readers.tables import TEXT
@@ -36,17 +39,6 @@ PREFETCH = 2048  # examples that are read ahead and sorted by length
 MAX_RARE_LABELS = 20  # more labels are refused if they occur less than twice on average
 
 
-class Prediction(Protocol):
-    """Prediction for an example: a frozen dataclass of each task. If it also has `pieces()`, pairs of the text of
-    `as_text` and the name of a colour, terminals show it in colour."""
-
-    def as_text(self) -> str:
-        """Return the prediction as text for a terminal."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the input and the prediction as values for JSON, as in `relmo predict --json` and `relmo serve`."""
-
-
 class Workload(NamedTuple):
     """Number of units that a model reads and may write for an example, in its own units (words, subwords, …)."""
 
@@ -54,18 +46,12 @@ class Workload(NamedTuple):
     written: int = 0
 
 
-class EncodedExamples(Protocol):
-    """Examples as arrays.
+class EncodedExamples(NamedTuple):
+    """Examples as arrays."""
 
-    lengths       (N,): lengths of the examples; examples of similar length make a batch
-    predictions   number of predictions of one training epoch
-    """
-
-    lengths: np.ndarray
-    predictions: int
-
-    def batch(self, indices: np.ndarray) -> Any:
-        """Return the input of the network for the examples with these indices: a named tuple of tensors."""
+    lengths: np.ndarray  # (N,): lengths of the examples; examples of similar length make a batch
+    predictions: int  # number of predictions of one training epoch
+    batch: Callable[[np.ndarray], TaskBatch]  # returns the input of the network for the examples with these indices
 
 
 E = TypeVar("E")
@@ -92,32 +78,12 @@ class Tokenized(list[str]):
     @classmethod
     def from_words(cls, words: Words) -> "Tokenized":
         """Return words with their text; words without one are joined by spaces."""
-        if isinstance(words, Tokenized):
-            return words
-        return cls(" ".join(words), place_tokens(words))
+        return words if isinstance(words, Tokenized) else cls(" ".join(words), place_tokens(words))
 
     def span(self, start: int, end: int) -> Token:
-        """Return the words from `start` up to `end` as one piece of the text. Words with the same offsets, such as the
-        de and le of a French du, are not divided."""
+        """Return the words from `start` up to `end` as one piece of the text."""
         start_offset, end_offset = self.tokens[start].start, self.tokens[end - 1].end
         return Token(self.text[start_offset:end_offset], start_offset, end_offset)
-
-
-class EncodedTexts:
-    """Examples of one or several texts, and in training their targets. `texts` has the first texts, the second, …"""
-
-    def __init__(self, texts: list[EncodedSentences], targets: list[np.ndarray] | None = None):
-        self.texts, self.targets = texts, targets
-        self.lengths = np.maximum.reduce([text.lengths for text in texts])
-        self.predictions = sum(target.size for target in targets or ())
-
-    def batch(self, indices: np.ndarray) -> TaskBatch:
-        """Return the batch of the examples with these indices."""
-        texts = [text.batch(indices) for text in self.texts]
-        if self.targets is None:
-            return TaskBatch(texts)
-        targets = [self.targets[i] for i in indices.tolist()]
-        return TaskBatch(texts, pad_arrays(targets), sum(target.size for target in targets))
 
 
 class Task(SavedModel, Generic[E, P]):
@@ -128,43 +94,62 @@ class Task(SavedModel, Generic[E, P]):
     """
 
     network: TaskNetwork
-    input_type: ClassVar[Any] = list[str]
-    """Type of an input in HTTP requests, apart from a line of text; passed to `make_example`."""
-    line_pattern: ClassVar[str | None] = None
-    """Regular expression for the lines that `read_line` accepts; None if it accepts every line."""
-    prediction_unit: str = "words"
-    """Plural noun for the predictions in training."""
+    features: WordFeatures
+    labels: Vocabulary  # labels that the model predicts, if it does
+    example_type: ClassVar[Any]  # type of the examples
+    no_answer: ClassVar[tuple[Any, ...]] = ()  # fields after the texts of an example that is to be predicted
+    text_fields: ClassVar[tuple[str, ...]] = ("words",)  # fields of an example with the words of its texts
+    label_field: ClassVar[str | None] = None  # field of an example with its label or labels, for stratification
+    column_names: tuple[tuple[str, ...], ...] = (TEXT,)  # possible names of each column of a table with a text
+    input_type: ClassVar[Any] = list[str]  # argument of `make_example` in HTTP requests, apart from a line
+    line_pattern: ClassVar[str | None] = None  # regular expression for the lines of `read_line`; None for all
+    prediction_unit: str = "words"  # plural noun for the predictions in training
+    example_command: ClassVar[str] = "relmo predict {name} text.txt"  # command in the card of a model
 
     def __init__(
         self,
         settings: Any,
-        features: WordFeatures,
+        features: WordFeatures | None,
         vocabularies: dict[str, Vocabulary],
         device: torch.device | str = "cpu",
         start: Any = None,
     ):
-        self.settings = settings
-        self.features = features
-        self.vocabularies = vocabularies
+        self.settings, self.vocabularies, self.start = settings, vocabularies, start
         self.device = torch.device(device)
-        self.start = start
+        if features is not None:  # `prepare` sets them later
+            self.features = features
+        if "labels" in vocabularies:
+            self.labels = vocabularies["labels"]
 
     @classmethod
     def prepare(cls, settings: Any, examples: Sequence[E], device: torch.device, start: Any = None) -> Self:
         """Create a model without a network: the vocabularies and features of its training examples."""
-        vocabularies = cls.make_vocabularies(settings, examples)
-        words = (words for example in examples for words in cls.texts(example))
-        return cls(settings, cls.make_features(settings, words, device, start), vocabularies, device, start)
+        model = cls(settings, None, cls.make_vocabularies(settings, examples), device, start)
+        words = (words for example in examples for words in model.texts(example))
+        return model.copy(features=WordFeatures.build(settings.input, words, device))
 
-    def initialize(self) -> Self:
-        """Return a copy with a newly initialized network."""
-        return self._with_network(self._build_network())
+    def initialize(self, saved: SavedFolder | None = None) -> Self:
+        """Return a copy with a newly initialized network, or with the one of a model folder."""
 
-    def _build_network(self) -> TaskNetwork:
-        return self.make_network(self.features.make_inputs())
+        features, vectors = self.features, self.features.vectors
 
-    def _with_network(self, network: TaskNetwork) -> Self:
-        self.features.set_static(network.inputs)
+        def make_network() -> TaskNetwork:
+            bilm = None
+            if features.bilm is not None and features.settings.elmo_tune:
+                bilm = Elmo(features.bilm, mixes=0, trainable=True)
+            inputs = WordInputs(
+                features.settings,
+                num_words=len(features.vocabulary) if features.has_learned_words else 0,
+                static_shape=(0, 0) if vectors is None else (len(vectors) + 1, vectors.matrix.shape[1]),
+                elmo_shape=None if features.bilm is None else features.elmo_shape,
+                bilm=bilm,
+                spread=features.spread,
+            )
+            return TaskNetwork(inputs, self.make_body(input_size=inputs.size, elmo_size=inputs.elmo_size))
+
+        network = make_network() if saved is None else saved.network(make_network)
+        if vectors is not None:  # they are not saved with the weights
+            network.inputs.static = torch.from_numpy(features.static)
         return self.copy(network=network.to(self.device).eval())
 
     def copy(self, **attributes: Any) -> Self:
@@ -181,19 +166,34 @@ class Task(SavedModel, Generic[E, P]):
             for name, vocabulary_type in cls.vocabulary_types(settings).items()
         }
         features = WordFeatures.restore(saved, settings.input, torch_device.type)
-        model = cls(settings, features, vocabularies, torch_device)
-        return model._with_network(saved.network(model._build_network))
+        return cls(settings, features, vocabularies, torch_device).initialize(saved)
 
     def config(self) -> dict[str, Any]:
-        sizes = {name: len(vocabulary) for name, vocabulary in self.vocabularies.items()}
-        return sizes | self.features.config() | {"settings": self._settings_values()}
+        features = self.features
+        values: dict[str, Any] = {name: len(vocabulary) for name, vocabulary in self.vocabularies.items()}
+        values |= {"vocab_size": len(features.vocabulary)}
+        values |= {name: reference._asdict() for name, reference in features.references.items()}
+        if features.has_tuned_bilm and features.bilm is not None:
+            values["bilm"] = asdict(features.bilm.settings)
+        return values | {"settings": asdict(self.settings)}
 
     def vocabulary_files(self) -> dict[str, Vocabulary]:
+        """Return the vocabularies by file name; a fine-tuned biLM that reads word ids has one too."""
         vocabularies = {f"{name}.txt": vocabulary for name, vocabulary in self.vocabularies.items()}
-        return vocabularies | self.features.vocabulary_files()
+        vocabularies[VOCABULARY] = self.features.vocabulary
+        bilm = self.features.bilm
+        if bilm is not None and self.features.has_tuned_bilm and bilm.settings.model.input == "word":
+            assert bilm.vocabulary is not None
+            vocabularies[BILM_VOCABULARY] = bilm.vocabulary
+        return vocabularies
 
     def save_extra_files(self, folder: Path) -> None:
-        self.features.save_copies(folder)
+        """Save copies of the referenced models if the settings ask for them, unless they exist."""
+        features = self.features
+        bilm = None if features.has_tuned_bilm else features.bilm
+        for name, model in ((COPY_OF_VECTORS, features.vectors), (COPY_OF_BILM, bilm)):
+            if features.settings.copy and model is not None and not (folder / name / "config.json").exists():
+                model.save_pretrained(folder / name)
 
     def geometry(self) -> str:
         model = self.settings.model
@@ -218,7 +218,7 @@ class Task(SavedModel, Generic[E, P]):
         facts.append(f"- parameters: {self.parameter_count():,}")
         facts += [f"- {what}: {reference.source}" for what, reference in self.features.references.items()]
         headline = f"A{KINDS[self.kind].called[1:]}, made with relmo."  # `called` is "a tagger", for example
-        return CardText(headline, facts, ["```", f"relmo predict {name} text.txt", "```"])
+        return CardText(headline, facts, ["```", self.example_command.format(name=name), "```"])
 
     def card_results(self, results: dict[str, Any]) -> list[str]:
         """Return the training results and the weights of ELMo's layers."""
@@ -227,11 +227,6 @@ class Task(SavedModel, Generic[E, P]):
             weights = ", ".join(f"{weight:.3f}" for weight in mix["weights"])
             lines.append(f"- ELMo at the {place}: {weights} of its layers, times {mix['gamma']:.3f}")
         return lines
-
-    @property
-    def labels(self) -> Vocabulary:
-        """Labels that the model predicts."""
-        return self.vocabularies["labels"]
 
     def tokens(self, text: str, *, tokenized: bool = False) -> list[Token]:
         """Split raw text into words, or tokenized text at whitespace."""
@@ -268,8 +263,7 @@ class Task(SavedModel, Generic[E, P]):
         return list(self.predict_examples(map(self.make_example, inputs)))
 
     def predict_examples(self, examples: Iterable[E]) -> Iterator[P]:
-        """Yield the prediction for each of any number of examples, in bounded memory. Their gold answers are not
-        used."""
+        """Yield the prediction for each of any number of examples, in bounded memory."""
         iterator = iter(examples)
         while chunk := list(islice(iterator, PREFETCH)):
             yield from self.predict_encoded(chunk, self.encode(chunk))
@@ -285,17 +279,25 @@ class Task(SavedModel, Generic[E, P]):
     def encode(
         self, examples: Sequence[E], *, answers: bool = False, on_message: MessageCallback = lambda _: None
     ) -> EncodedExamples:
-        """Encode examples as arrays; with `answers`, also their targets. Override this if the network reads more than
-        the words of `texts` or learns more than the numbers of `target`."""
+        """Encode examples as arrays; with `answers`, also their targets. By default those of `texts` and `target`."""
         texts = [self.features.encode(text, on_message) for text in zip(*map(self.texts, examples), strict=True)]
-        return EncodedTexts(texts, [self.target(example) for example in examples] if answers else None)
+        targets = [self.target(example) for example in examples] if answers else None
+
+        def make_batch(indices: np.ndarray) -> TaskBatch:
+            batch_texts = [text.batch(indices) for text in texts]
+            if targets is None:
+                return TaskBatch(batch_texts)
+            batch_targets = [targets[i] for i in indices.tolist()]
+            return TaskBatch(batch_texts, pad_arrays(batch_targets), sum(target.size for target in batch_targets))
+
+        lengths = np.maximum.reduce([text.lengths for text in texts])
+        return EncodedExamples(lengths, sum(target.size for target in targets or ()), make_batch)
 
     # implemented by each task
 
     @classmethod
     def resolve_settings(cls, settings: Any) -> tuple[Any, Any]:
-        """Return the settings of a new model with those filled in that follow from others, and the model it starts
-        from, or None."""
+        """Return the settings with those filled in that follow from others, and the model to start from, or None."""
         return settings, None
 
     @classmethod
@@ -308,41 +310,36 @@ class Task(SavedModel, Generic[E, P]):
         """Read the examples of a file; some tasks read more of it for training than for scoring."""
         raise NotImplementedError
 
-    @staticmethod
-    def texts(example: E) -> Sequence[Words]:
+    def texts(self, example: E) -> Sequence[Words]:
         """Return the words of each text of an example."""
-        raise NotImplementedError
-
-    @staticmethod
-    def classes(example: E) -> Collection[str]:
-        """Return the labels of an example, by which the held-out part is stratified."""
-        return ()
+        return tuple(getattr(example, name) for name in self.text_fields)
 
     @classmethod
-    def make_features(
-        cls, settings: Any, sentences: Iterable[Words], device: torch.device, start: Any = None
-    ) -> WordFeatures:
-        """Build the features of words of a new model from its training sentences."""
-        return WordFeatures.build(settings.input, sentences, device)
+    def classes(cls, example: E) -> Collection[str]:
+        """Return the labels of an example; it has none if it is to be predicted as a number."""
+        labels = () if cls.label_field is None else getattr(example, cls.label_field)
+        if isinstance(labels, str):
+            return (labels,)
+        return () if isinstance(labels, float) else [label for label in labels if label]
 
     @classmethod
     def vocabulary_types(cls, settings: Any) -> dict[str, type[Vocabulary]]:
-        """Return the types of the task's vocabularies by name: labels, or a name that ends in -labels or -vocabulary.
-        The names are also those of their files."""
+        """Return the types of the task's vocabularies by (file) name: labels, or ending in -labels or -vocabulary."""
         return {"labels": Labels}
 
     @classmethod
     def make_vocabularies(cls, settings: Any, examples: Sequence[E]) -> dict[str, Vocabulary]:
-        """Build the vocabularies of a new model from its training examples."""
-        raise NotImplementedError
+        """Build the vocabularies of a new model from its training examples; by default its labels."""
+        has_labels = "labels" in cls.vocabulary_types(settings)
+        return {"labels": count_labels(map(cls.classes, examples))} if has_labels else {}
 
-    def make_network(self, inputs: WordInputs) -> TaskNetwork:
-        """Create the network on top of an input layer."""
+    def make_body(self, **sizes: int) -> nn.Module:
+        """Create the network on top of an input layer; `sizes` are its `input_size` and `elmo_size`."""
         raise NotImplementedError
 
     def target(self, example: E) -> np.ndarray:
-        """Return the target of each prediction for an example."""
-        raise NotImplementedError
+        """Return the target of each prediction for an example; by default its label."""
+        return self.labels.ids(self.classes(example))[0]
 
     def decode(self, output: Any, examples: Sequence[E]) -> list[P]:
         """Convert the output of the network for a batch of examples to predictions."""
@@ -354,11 +351,10 @@ class Task(SavedModel, Generic[E, P]):
 
     def make_example(self, inputs: Any, *, tokenized: bool = False) -> E:
         """Convert an input of `predict` to an example without an answer; `split` splits strings into words."""
-        raise NotImplementedError
+        return self.example_type(self.split(inputs, tokenized=tokenized), *self.no_answer)
 
     def check_raw_text(self, examples: Sequence[E], on_message: MessageCallback) -> dict[str, float]:
-        """Compare the words of validation examples with those of their raw text. Return scores for the results, and
-        report differences."""
+        """Compare the words of validation examples with those of their raw text; report it, and return scores."""
         return {}
 
     def workload(self, example: E) -> Workload:
@@ -372,7 +368,10 @@ class Task(SavedModel, Generic[E, P]):
     @property
     def text_columns(self) -> tuple[tuple[str, ...], ...]:
         """Columns of a table that make up a line for `read_line`, joined by tabs: for each, its possible names."""
-        return (TEXT,)
+        text = self.settings.text
+        name = getattr(text, "text_column", None)
+        names = getattr(text, "text_columns", None) or ([] if name is None else [name])
+        return tuple((name,) for name in names) or self.column_names
 
     def read_line(self, line: str, *, tokenized: bool = False) -> E:
         """Convert a line of text to an example without an answer."""
@@ -384,31 +383,25 @@ class Task(SavedModel, Generic[E, P]):
 
 
 class PairTask(Task[E, P]):
-    """Task whose inputs are pairs of texts, separated by a tab on a line.
-
-    pair_names   names of the two texts in messages
-    """
+    """Task whose inputs are pairs of texts, separated by a tab on a line."""
 
     input_type = tuple[str | list[str], str | list[str]]
     line_pattern = r"^\s*$|^[^\t]*\t[^\t]*$"
-    pair_names: ClassVar[tuple[str, str]] = ("first", "second")
+    pair_names: ClassVar[tuple[str, str]] = ("first", "second")  # of the two texts, in messages
 
-    def predict(self, inputs: Iterable[tuple[str | Words, str | Words]]) -> list[P]:
-        """Return the prediction for each pair: strings, which are split into words, or lists of words."""
-        if not isinstance(inputs, Iterable):
+    def predict(self, pairs: Iterable[tuple[str | Words, str | Words]]) -> list[P]:
+        """Return the prediction for each pair: strings, split as by `tokens`, or lists of words."""
+        if not isinstance(pairs, Iterable):
             names = ", ".join(self.pair_names)
-            raise SettingError(f"predict takes a list of pairs ({names}), not {describe_value(inputs)}")
-        return super().predict(inputs)
+            raise SettingError(f"predict takes a list of pairs ({names}), not {describe_value(pairs)}")
+        return super().predict(pairs)
 
-    def split_pair(
-        self, pair: tuple[str | Words, str | Words], *, tokenized: bool = False
-    ) -> tuple[Tokenized, Tokenized]:
-        """Return the words of both texts of a pair."""
+    def make_example(self, inputs: tuple[str | Words, str | Words], *, tokenized: bool = False) -> E:
         # a string of two letters, or a list of them in place of a pair, is more likely a single text
-        if isinstance(pair, str) or not hasattr(pair, "__len__") or len(pair) != 2:
+        if isinstance(inputs, str) or not hasattr(inputs, "__len__") or len(inputs) != 2:
             names = ", ".join(self.pair_names)
             raise SettingError(f"predict takes several pairs: put a single one into a list, predict([({names})])")
-        return self.split(pair[0], tokenized=tokenized), self.split(pair[1], tokenized=tokenized)
+        return self.example_type(*(self.split(text, tokenized=tokenized) for text in inputs), *self.no_answer)
 
     def read_line(self, line: str, *, tokenized: bool = False) -> E:
         texts = line.split("\t") if line.strip() else ["", ""]
@@ -420,7 +413,7 @@ class PairTask(Task[E, P]):
         return self.make_example((texts[0], texts[1]), tokenized=tokenized)
 
 
-def count_labels(examples: Iterable[Sequence[str]]) -> Labels:
+def count_labels(examples: Iterable[Collection[str]]) -> Labels:
     """Return the labels of the training examples."""
     counts = Counter(label for labels in examples for label in labels)
     if not counts:

@@ -1,12 +1,6 @@
-"""Text files as streams of lines and sentences: any size, plain or compressed, in bounded memory.
-
-- Files are read in blocks of a megabyte. A block is cut at its last line end and decoded as a whole; only if that fails
-  is the invalid byte located.
-- Only \\n and \\r\\n end a line. Other Unicode separators are characters of the text: otherwise line numbers would
-  differ from those of other programs.
-- A line never takes more memory than MAX_LINE_BYTES: a longer line is returned in pieces, which are marked as such.
-  Where it is cut does not depend on the size of the blocks.
-"""
+"""Text files as streams of lines and sentences: any size, plain or compressed, in bounded memory. Files are read in
+blocks, which are cut at their last line end and decoded as a whole. Only \\n and \\r\\n end a line, so line numbers are
+those of other programs."""
 
 import gzip
 import io
@@ -15,37 +9,34 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial, wraps
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, cast
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar, cast
 
 from relmo.disk.files import NO_DOWNLOAD, find_url
 from relmo.errors import CorpusError, describe_os_error
 
 Errors = Literal["strict", "replace"]
+Reader = TypeVar("Reader", bound=Callable[..., Iterator[Any]])
 
-STDIN = "<stdin>"
-"""Name of standard input in messages; as a path it means the same as "-"."""
-
-MAX_LINE_BYTES = 1 << 20
-"""Bytes of a line; a longer line is returned in pieces."""
-MAX_DIGITS = 15
-"""Digits of a number in a file; Python refuses to parse thousands of them."""
-
+STDIN = "<stdin>"  # name of standard input in messages; as a path it means the same as "-"
+MAX_LINE_BYTES = 1 << 20  # a longer line is returned in pieces
+MAX_DIGITS = 15  # of a number in a file; Python refuses to parse thousands of them
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 
 _BLOCK = 1 << 20
-_BOM = b"\xef\xbb\xbf"
 _PLAIN = "save it as plain text in UTF-8 (.txt), or a table as .csv"
-_NOT_TEXT = {
+_NUL = f"is NUL: the file looks binary, or is UTF-16; {_PLAIN}"
+_RECODE = "save the file as UTF-8 (if it is Latin-1: iconv -f LATIN1 -t UTF-8), or pass --errors replace"
+_UTF16 = "is UTF-16; save it as UTF-8, for example with iconv -f UTF-16 -t UTF-8"
+_NOT_TEXT = {  # first bytes of files that are not plain text, and advice
     b"%PDF": f"is a PDF; {_PLAIN}",
     b"PK\x03\x04": f"is a zip archive, as Word and Excel files are; {_PLAIN}",
     b"\xd0\xcf\x11\xe0": f"is a Word or Excel file; {_PLAIN}",
     b"{\\rtf": f"is an RTF file; {_PLAIN}",
-    b"\xff\xfe": "is UTF-16; save it as UTF-8, for example with iconv -f UTF-16 -t UTF-8",
-    b"\xfe\xff": "is UTF-16; save it as UTF-8, for example with iconv -f UTF-16 -t UTF-8",
+    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), _UTF16),
 }
-"""First bytes of files that are not plain text, and advice."""
 
 
 class Line(NamedTuple):
@@ -55,9 +46,17 @@ class Line(NamedTuple):
     ended: bool
 
 
+def has_suffix(path: str | Path, pattern: str) -> bool:
+    """Return whether a file name ends in a suffix that matches the pattern, optionally followed by .gz, .xz or .zst."""
+    return re.search(rf"(?:{pattern})(\.gz|\.xz|\.zst)?$", str(path), re.IGNORECASE) is not None
+
+
+is_conllu = partial(has_suffix, pattern=r"\.conllu")
+
+
 def open_bytes(path: str | Path) -> BinaryIO:
     """Open a file for reading; .gz, .xz and .zst are decompressed, and "-" is standard input."""
-    if _is_stdin(path):
+    if _display_name(path) == STDIN:
         if sys.stdin is None:
             raise CorpusError(f"{STDIN}: standard input is closed; give a file")
         return sys.stdin.buffer
@@ -77,11 +76,7 @@ def open_bytes(path: str | Path) -> BinaryIO:
 
 
 def read_lines(path: str | Path, *, errors: Errors = "strict") -> Iterator[Line]:
-    """Return the lines of a UTF-8 file without a leading byte order mark.
-
-    Joined with a newline where `ended`, they are the text of the file with \\r\\n replaced by \\n. In strict mode an
-    invalid byte or a NUL is an error; "replace" turns both into U+FFFD.
-    """
+    """Return the lines of a UTF-8 file without a byte order mark; "replace" turns invalid bytes and NUL into U+FFFD."""
     return chain.from_iterable(read_blocks(path, errors=errors))
 
 
@@ -90,33 +85,61 @@ def read_text(path: str | Path, *, errors: Errors = "strict") -> str:
     return "".join(line.text + ("\n" if line.ended else "") for line in read_lines(path, errors=errors))
 
 
-def numbered_lines(path: str | Path, errors: Errors) -> Iterator[tuple[str, str]]:
-    """Return each line with its place, "path:number"; pieces of a very long line are joined."""
-    return chain.from_iterable(numbered_blocks(path, errors))
+def read_blocks(path: str | Path, *, errors: Errors = "strict") -> Iterator[Iterable[Line]]:
+    """Yield the lines of `read_lines` in the groups in which they were read: from a pipe, all that are available."""
+    line, column = 1, 0
+    for index, (data, ended) in enumerate(_read_segments(path)):
+        if not index:
+            for magic, problem in _NOT_TEXT.items():
+                if errors == "strict" and data.startswith(magic):
+                    raise CorpusError(f"{_display_name(path)}: {problem}")
+            data = data.removeprefix(b"\xef\xbb\xbf")
+        if errors == "replace":
+            data = data.replace(b"\0", "\ufffd".encode())
+        invalid, problem = data.find(b"\0"), _NUL
+        try:
+            text = data.decode("utf-8", errors)
+        except UnicodeDecodeError as error:
+            if invalid < 0:
+                invalid, problem = error.start, f"is not UTF-8; {_RECODE}"
+        if invalid >= 0:
+            before = data[:invalid].decode("utf-8", "replace")
+            start = before.rfind("\n") + 1
+            place = f"{_display_name(path)}:{line + before.count(chr(10))}"
+            number = len(before) - start + (0 if start else column) + 1
+            raise CorpusError(f"{place}: byte 0x{data[invalid]:02x} at column {number} {problem}")
+        line += text.count("\n")
+        column = 0 if ended else column + len(text)
+        text = text.replace("\r\n", "\n")
+        if ended:
+            yield map(Line._make, zip(text.removesuffix("\n").split("\n"), repeat(True)))
+        elif text:
+            yield (Line(text, False),)
 
 
 def numbered_blocks(path: str | Path, errors: Errors) -> Iterator[Iterator[tuple[str, str]]]:
     """Yield the lines of `numbered_lines` in the groups of `read_blocks`."""
-    parts: list[str] = []
-    number = 1
+    name, number = _display_name(path), 1
+    pieces: list[str] = []
 
     def join_pieces(lines: Iterable[Line]) -> Iterator[tuple[str, str]]:
         nonlocal number
-        for line in lines:
-            parts.append(line.text)
-            if line.ended:
-                yield "".join(parts), f"{_display_name(path)}:{number}"
-                parts.clear()
+        for text, ended in lines:
+            pieces.append(text)
+            if ended:
+                yield "".join(pieces), f"{name}:{number}"
+                pieces.clear()
                 number += 1
 
     yield from map(join_pieces, read_blocks(path, errors=errors))
-    if parts:
-        yield iter([("".join(parts), f"{_display_name(path)}:{number}")])
+    if pieces:
+        yield iter([("".join(pieces), f"{name}:{number}")])
 
 
-def nonblank_lines(path: str | Path, errors: Errors) -> Iterator[tuple[str, str]]:
-    """Return the lines that are not blank, with their places."""
-    return ((text, place) for text, place in numbered_lines(path, errors) if text.strip())
+def numbered_lines(path: str | Path, errors: Errors = "strict", *, blank: bool = True) -> Iterator[tuple[str, str]]:
+    """Return lines with their places, "path:number", with or without blank ones; pieces of a long line are joined."""
+    lines = chain.from_iterable(numbered_blocks(path, errors))
+    return lines if blank else ((text, place) for text, place in lines if text.strip())
 
 
 def require_text(text: str, what: str, place: str, advice: str = "fill it in, or remove the example") -> str:
@@ -126,43 +149,28 @@ def require_text(text: str, what: str, place: str, advice: str = "fill it in, or
     return text
 
 
-def require_examples(examples: Iterator[Any], path: str | Path, what: str) -> Iterator[Any]:
-    """Yield the examples of a file, or raise `CorpusError` if there is none."""
-    empty = True
-    for example in examples:
-        empty = False
-        yield example
-    if empty:
-        raise CorpusError(f"{path}: contains no {what}; give a file with examples")
+def require_examples(what: str) -> Callable[[Reader], Reader]:
+    """Make a reader of a file raise `CorpusError` if it yields no example."""
 
+    def decorate(read: Reader) -> Reader:
+        @wraps(read)
+        def read_examples(path: str | Path, *args: Any, **options: Any) -> Iterator[Any]:
+            empty = True
+            for example in read(path, *args, **options):
+                empty = False
+                yield example
+            if empty:
+                raise CorpusError(f"{path}: contains no {what}; give a file with examples")
 
-def read_blocks(path: str | Path, *, errors: Errors = "strict") -> Iterator[Iterable[Line]]:
-    """Yield the lines of `read_lines` in the groups in which they were read: from a pipe, all that are available. A
-    caller that waits for the next group has seen every line so far."""
-    decoder = _Decoder(path, errors)
-    for data, ended in _segments(_blocks(path), MAX_LINE_BYTES):
-        text = decoder.decode(data)
-        if ended:
-            yield map(Line._make, zip(text.removesuffix("\n").split("\n"), repeat(True)))
-        elif text:
-            yield (Line(text, False),)
+        return cast(Reader, read_examples)
 
-
-def has_suffix(path: str | Path, pattern: str) -> bool:
-    """Return whether a file name ends in a suffix that matches the pattern, optionally followed by .gz, .xz or .zst."""
-    return re.search(rf"(?:{pattern})(\.gz|\.xz|\.zst)?$", str(path), re.IGNORECASE) is not None
-
-
-def is_conllu(path: str | Path) -> bool:
-    """Return whether the file name ends in .conllu, optionally compressed."""
-    return has_suffix(path, r"\.conllu")
+    return decorate
 
 
 def conllu_rows(
     path: str | Path, errors: Errors, *, separator: str | None = None
 ) -> Iterator[tuple[list[tuple[list[str], str]], str | None]]:
-    """Yield the fields of each line of a CoNLL-U sentence with its place, and the text in its comments. A word that
-    equals `separator` also ends a sentence."""
+    """Yield the fields and places of each sentence, and the text in its comments; `separator` also ends a sentence."""
     rows: list[tuple[list[str], str]] = []
     text: str | None = None
     for line, place in chain(numbered_lines(path, errors), [("", "")]):
@@ -188,9 +196,7 @@ def read_conllu(path: str | Path, *, errors: Errors = "strict") -> Iterator[list
         sentence = []
         for (identifier, form, *_), place in rows:
             if not re.fullmatch(r"[0-9]+(?:[-.][0-9]+)?", identifier):
-                raise CorpusError(
-                    f"{place}: the ID {identifier!r} is not of the form 3, 3-4 or 3.1; see universaldependencies.org"
-                )
+                raise CorpusError(f"{place}: the ID {identifier!r} is not of the form 3, 3-4 or 3.1, as in CoNLL-U")
             if not form:
                 raise CorpusError(f"{place}: the FORM, the second column, is empty; write _ if there is no word")
             if identifier.isdecimal():
@@ -199,111 +205,51 @@ def read_conllu(path: str | Path, *, errors: Errors = "strict") -> Iterator[list
             yield sentence
 
 
-def _is_stdin(path: str | Path) -> bool:
-    return str(path) in ("-", STDIN)
-
-
 def _display_name(path: str | Path) -> str:
-    return STDIN if _is_stdin(path) else str(path)
+    return STDIN if str(path) == "-" else str(path)
 
 
-def _blocks(path: str | Path) -> Iterator[bytes]:
+def _read_segments(path: str | Path) -> Iterator[tuple[bytes, bool]]:
+    """Yield (complete lines, True), (piece of a long line, False) and (last line without an end, False)."""
     file = open_bytes(path)
     packed = Path(path).suffix.lower() in _OPENERS
     read = file.read if packed else getattr(file, "read1", file.read)  # read1 returns what is available in a pipe
-    try:
-        while block := read(min(_BLOCK, MAX_LINE_BYTES)):
-            yield block
-    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        if packed:
-            raise CorpusError(
-                f"{path}: the archive is truncated or damaged ({describe_os_error(error)}); create or download it again"
-            ) from None
-        raise CorpusError(f"{_display_name(path)}: cannot be read ({describe_os_error(error)})") from None
-    finally:
-        if not _is_stdin(path):
-            file.close()
-
-
-def _segments(blocks: Iterator[bytes], max_bytes: int) -> Iterator[tuple[bytes, bool]]:
-    """Cut a stream into (complete lines, True), (piece of a long line, False) and (last line without an end, False).
-
-    A block is no larger than `max_bytes`, hence only the first line of the buffer can be too long.
-    """
     buffer = b""
-    for block in blocks:
-        buffer += block
-        while len(buffer) > max_bytes + 1 and (cut := _long_head(buffer, max_bytes)):
-            yield buffer[:cut], False
-            buffer = buffer[cut:]
-        end = buffer.rfind(b"\n") + 1
-        if end:
-            yield buffer[:end], True
-            buffer = buffer[end:]
-    if len(buffer) > max_bytes:
-        cut = _find_cut(buffer, max_bytes)
+    try:
+        # A block is no larger than MAX_LINE_BYTES, hence only the first line of the buffer can be too long.
+        while block := read(min(_BLOCK, MAX_LINE_BYTES)):
+            buffer += block
+            while len(buffer) > MAX_LINE_BYTES + 1:
+                end = buffer.find(b"\n", 0, MAX_LINE_BYTES + 2)
+                if end != -1 and (end <= MAX_LINE_BYTES or buffer[MAX_LINE_BYTES] == ord("\r")):
+                    break
+                cut = _find_cut(buffer)
+                yield buffer[:cut], False
+                buffer = buffer[cut:]
+            if end := buffer.rfind(b"\n") + 1:
+                yield buffer[:end], True
+                buffer = buffer[end:]
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        cause, advice = describe_os_error(error), "create or download it again"
+        problem = f"the archive is truncated or damaged ({cause}); {advice}" if packed else f"cannot be read ({cause})"
+        raise CorpusError(f"{_display_name(path)}: {problem}") from None
+    finally:
+        if _display_name(path) != STDIN:
+            file.close()
+    if len(buffer) > MAX_LINE_BYTES:
+        cut = _find_cut(buffer)
         yield buffer[:cut], False
         buffer = buffer[cut:]
     if buffer:
         yield buffer, False
 
 
-def _long_head(buffer: bytes, max_bytes: int) -> int:
-    """Return where to cut the first line if it is longer than `max_bytes` without its line end; otherwise 0."""
-    end = buffer.find(b"\n", 0, max_bytes + 2)
-    if end == -1 or (end == max_bytes + 1 and buffer[max_bytes] != ord("\r")):
-        return _find_cut(buffer, max_bytes)
-    return 0
-
-
-def _find_cut(buffer: bytes, max_bytes: int) -> int:
-    """Return the last offset up to `max_bytes` after a space or tab, otherwise between two characters."""
-    cut = max(buffer.rfind(b" ", 0, max_bytes), buffer.rfind(b"\t", 0, max_bytes)) + 1
-    if cut:
-        return cut
-    for back in range(min(4, max_bytes)):
-        if buffer[max_bytes - back] & 0xC0 != 0x80:  # not a continuation byte: a character starts here
-            return max_bytes - back
-    return max_bytes
-
-
-class _Decoder:
-    """Decoder of UTF-8 that counts lines and columns for error messages."""
-
-    def __init__(self, path: str | Path, errors: Errors) -> None:
-        self.path, self.errors = _display_name(path), errors
-        self.line, self.column = 1, 0
-        self.at_start = True
-
-    def decode(self, data: bytes) -> str:
-        if self.at_start:
-            for magic, problem in _NOT_TEXT.items():
-                if self.errors == "strict" and data.startswith(magic):
-                    raise CorpusError(f"{self.path}: {problem}")
-            data, self.at_start = data.removeprefix(_BOM), False
-        if b"\0" in data:
-            if self.errors == "strict":
-                where = self._describe_byte(data, data.index(b"\0"))
-                raise CorpusError(f"{where} is NUL: the file looks binary, or is UTF-16; {_PLAIN}")
-            data = data.replace(b"\0", "\ufffd".encode())
-        try:
-            text = data.decode("utf-8", self.errors)
-        except UnicodeDecodeError as error:
-            where = self._describe_byte(data, error.start)
-            raise CorpusError(
-                f"{where} is not UTF-8; save the file as UTF-8 (if it is Latin-1: iconv -f LATIN1 -t UTF-8), or pass "
-                "--errors replace"
-            ) from None
-        lines = text.count("\n")
-        self.line += lines
-        self.column = 0 if lines else self.column + len(text)
-        return text.replace("\r\n", "\n")
-
-    def _describe_byte(self, data: bytes, at: int) -> str:
-        before = data[:at].decode("utf-8", "replace")
-        start = before.rfind("\n") + 1
-        column = len(before) - start + (0 if start else self.column) + 1
-        return f"{self.path}:{self.line + before.count(chr(10))}: byte 0x{data[at]:02x} at column {column}"
+def _find_cut(buffer: bytes) -> int:
+    """Return the last offset up to MAX_LINE_BYTES after a space or tab, otherwise between two characters."""
+    limit = MAX_LINE_BYTES
+    cut = max(buffer.rfind(b" ", 0, limit), buffer.rfind(b"\t", 0, limit)) + 1
+    starts = (limit - back for back in range(min(4, limit)) if buffer[limit - back] & 0xC0 != 0x80)
+    return cut or next(starts, limit)  # a byte that does not continue a character starts one
 
 
 def _open_zst(path: str | Path) -> BinaryIO:
@@ -337,21 +283,18 @@ class _ZstdFile(io.RawIOBase):
             data = self._frame.unused_data or self._file.read(1024)
             if not data and self._frame.eof:
                 return 0
-            self._ready = memoryview(self._decompress(data))
+            if not data:
+                raise EOFError("it ends in the middle of a frame")
+            if self._frame.eof:
+                self._frame = self._new_frame()
+            try:
+                self._ready = memoryview(self._frame.decompress(data))
+            except self._error as error:
+                raise OSError(str(error)) from None
         size = min(len(target), len(self._ready))
         target[:size] = self._ready[:size]
         self._ready = self._ready[size:]
         return size
-
-    def _decompress(self, data: bytes) -> bytes:
-        if not data:
-            raise EOFError("it ends in the middle of a frame")
-        if self._frame.eof:
-            self._frame = self._new_frame()
-        try:
-            return cast(bytes, self._frame.decompress(data))
-        except self._error as error:
-            raise OSError(str(error)) from None
 
 
 _OPENERS: dict[str, Callable[[str | Path], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".zst": _open_zst}

@@ -1,28 +1,25 @@
-"""A corpus of any size as one array of ids on disk.
+"""A corpus of any size as one array of numbers on disk; memory holds the distinct symbols, never the text. It is read
+once: symbols are numbered in order of appearance, and renumbered at the end by a vocabulary of the training part. A
+stream is </s> text </s> text </s>; sentences are BOUNDARY w w w BOUNDARY w w BOUNDARY."""
 
-The text is read and tokenized once. Symbols are numbered in order of appearance, written to a scratch file, and
-renumbered at the end. So the parts (training, validation, test) can be cut by symbol count, and the vocabulary is built
-from the training part alone. Memory holds the distinct symbols, never the text.
-
-A stream begins with </s>, the end of an imaginary preceding text, so that every symbol has a context:
-    </s> first text </s> second text </s>
-"""
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from relmo.errors import CorpusError
+from relmo.settings.bilm import BiLMTextSettings
 from relmo.settings.lm import TextSettings
 from relmo.text.corpus import is_conllu, read_conllu, read_lines
 from relmo.text.sources import refuse_table
-from relmo.text.tokenize import words
-from relmo.text.vocabulary import END, Vocabulary
+from relmo.text.tokenize import words as split_words
+from relmo.text.vocabulary import END, SentenceVocabulary, Vocabulary
 
 CHUNK = 1 << 20  # symbols in memory at a time
-TOKENIZERS: dict[str, Callable[[str], list[str]]] = {"words": words, "whitespace": str.split}
+BOUNDARY = -1
+TOKENIZERS: dict[str, Callable[[str], list[str]]] = {"words": split_words, "whitespace": str.split}
 
 
 @dataclass
@@ -49,59 +46,102 @@ class Corpus:
     test: Stream | None
 
 
+@dataclass
+class Sentences:
+    """Sentences as numbers in a lexicon, and the number of words that are not in the vocabulary."""
+
+    words: np.ndarray
+    unknown: int
+
+    @property
+    def predictions(self) -> int:
+        """Number of predictions of each direction: every word, and the end of each sentence."""
+        return len(self.words) - 1
+
+
+@dataclass
+class SentenceCorpus:
+    """Parts of a corpus, and the lexicon of all their words, which begins with the vocabulary."""
+
+    lexicon: list[str]
+    vocabulary: SentenceVocabulary
+    train: Sentences
+    valid: Sentences | None
+
+
 class Numbering:
-    """Numbering of symbols in order of appearance; 0 is </s>. Characters have their code points."""
+    """Numbering of symbols in order of appearance; 0 is the end of a text. Characters have their code points."""
 
-    def __init__(self, unit: str):
+    def __init__(self, unit: str, end: str = END):
         self.chars = unit == "char"
-        self.end = "\0" if self.chars else END  # text contains no NUL
-        self.index: dict[str, int] = {END: 0}
+        self.end = "\0" if self.chars else end  # text contains no NUL
+        self.index: dict[str, int] = {end: 0}
 
-    def ids(self, symbols: list[str]) -> np.ndarray:
-        """Return the numbers of words, or of all characters of a list of strings."""
-        if self.chars:
-            return np.frombuffer("".join(symbols).encode("utf-32-le"), dtype=np.int32)
-        index = self.index
-        return np.fromiter((index.setdefault(s, len(index)) for s in symbols), dtype=np.int32, count=len(symbols))
+    def write(
+        self, groups: Iterable[list[str]], path: Path, progress: Callable[[int], object] | None = None
+    ) -> np.ndarray:
+        """Write the numbers of words, or of the characters of strings, after an end of text; map them into memory."""
+        pending, num_pending, num_written, index = [self.end], 0, 0, self.index
+        with path.open("wb") as file:
+            for group in chain(groups, [None]):  # after the last group, the rest is written
+                if group is not None:
+                    pending += group
+                    num_pending += sum(map(len, group)) if self.chars else len(group)
+                    if num_pending <= CHUNK:
+                        continue
+                if self.chars:
+                    numbers = np.frombuffer("".join(pending).encode("utf-32-le"), dtype=np.int32)
+                else:
+                    ids = (index.setdefault(symbol, len(index)) for symbol in pending)
+                    numbers = np.fromiter(ids, dtype=np.int32, count=len(pending))
+                file.write(numbers.tobytes())
+                num_written += len(numbers)
+                pending, num_pending = [], 0
+                if progress is not None:
+                    progress(num_written)
+        return np.memmap(path, dtype=np.int32, mode="r")
 
-    def symbols(self, highest: int) -> list[str]:
-        """Return the symbols of the numbers from 0 to at least `highest`."""
-        return [END, *map(chr, range(1, highest + 1))] if self.chars else list(self.index)
+    def encode(
+        self, parts: dict[str, np.ndarray], symbols: list[str], vocabulary: Vocabulary, folder: Path
+    ) -> dict[str, Stream]:
+        """Write parts that are not empty as ids of the vocabulary, to NAME.ids."""
+        parts = {name: numbers for name, numbers in parts.items() if len(numbers) > 1}
+        is_unknown = np.array([symbol not in vocabulary.index for symbol in symbols])
+        widths = np.array([1 if self.chars or symbol == "\n" else len(symbol) + 1 for symbol in symbols])
+        widths[0] = 0  # characters of each symbol, including the space after a word
+        table = vocabulary.ids(symbols).astype(id_type(len(vocabulary)))
+        return {
+            name: Stream(ids, int(counts @ widths), int(counts[is_unknown].sum()))
+            for name, (ids, counts) in _renumber(parts, table, folder, "ids").items()
+        }
 
-    def widths(self, symbols: list[str]) -> np.ndarray:
-        """Return the number of characters of each symbol, including the space after a word."""
-        if self.chars:
-            widths = np.ones(len(symbols), dtype=np.int64)
-        else:
-            widths = np.array([1 if symbol == "\n" else len(symbol) + 1 for symbol in symbols], dtype=np.int64)
-        widths[0] = 0
-        return widths
+    def symbols(self, parts: dict[str, np.ndarray]) -> list[str]:
+        """Return the symbols of all numbers."""
+        if not self.chars:
+            return list(self.index)
+        highest = max((int(chunk.max()) for numbers in parts.values() for chunk in chunks(numbers)), default=0)
+        return [END, *map(chr, range(1, highest + 1))]
 
 
 def encode_corpus(files: Sequence[str], settings: TextSettings, folder: Path) -> Corpus:
     """Encode files into `folder` and cut them into training, validation and test part, in the order of the text."""
     vocabulary = Vocabulary.load(Path(settings.vocabulary)) if settings.vocabulary else None
     numbering = Numbering(settings.unit)
-    main = write_numbers(_number_texts(files, settings, numbering), folder / "corpus.numbers")
+    main = numbering.write(_read_symbols(files, settings, numbering.end), folder / "corpus.numbers")
     held_out = 0.0 if settings.valid else settings.valid_fraction
     train_end = int(len(main) * (1 - held_out - settings.test_fraction))
     valid_end = int(len(main) * (1 - settings.test_fraction))
     parts = {"train": main[:train_end], "valid": main[train_end - 1 : valid_end], "test": main[valid_end - 1 :]}
     if settings.valid:
-        parts["valid"] = write_numbers(_number_texts([settings.valid], settings, numbering), folder / "valid.numbers")
-    symbols = numbering.symbols(max(_highest(part) for part in parts.values()))
+        groups = _read_symbols([settings.valid], settings, numbering.end)
+        parts["valid"] = numbering.write(groups, folder / "valid.numbers")
+    symbols = numbering.symbols(parts)
     if vocabulary is None:
         counts = count(parts["train"], len(symbols))
         vocabulary = Vocabulary.from_counts(
             symbols, counts, min_count=settings.min_count, size=settings.vocabulary_size
         )
-    streams = {
-        name: _renumber(part, numbering, symbols, vocabulary, folder / f"{name}.ids")
-        for name, part in parts.items()
-        if len(part) > 1
-    }
-    for scratch in folder.glob("*.numbers"):
-        scratch.unlink()
+    streams = numbering.encode(parts, symbols, vocabulary, folder)
     if "train" not in streams:
         raise CorpusError(f"{', '.join(files)}: no text remains for training after the held-out parts; give more text")
     return Corpus(vocabulary, streams["train"], streams.get("valid"), streams.get("test"))
@@ -116,24 +156,138 @@ def encode_file(
 ) -> Stream:
     """Encode one file with an existing vocabulary into `folder`. `progress` receives the number of symbols read."""
     numbering = Numbering(settings.unit)
-
-    def pieces() -> Iterator[np.ndarray]:
-        num_read = 0
-        for piece in _number_texts([file], settings, numbering):
-            yield piece
-            num_read += len(piece)
-            if progress is not None:
-                progress(num_read)
-
-    numbers = write_numbers(pieces(), folder / "file.numbers")
-    stream = _renumber(numbers, numbering, numbering.symbols(_highest(numbers)), vocabulary, folder / "file.ids")
-    (folder / "file.numbers").unlink()
-    return stream
+    groups = _read_symbols([file], settings, numbering.end)
+    parts = {"file": numbering.write(groups, folder / "file.numbers", progress)}
+    return numbering.encode(parts, numbering.symbols(parts), vocabulary, folder)["file"]
 
 
-def open_stream(path: Path, vocabulary_size: int) -> np.ndarray:
-    """Map the ids in a file into memory."""
-    return map_numbers(path, id_type(vocabulary_size))
+def encode_sentence_corpus(
+    files: Sequence[str], settings: BiLMTextSettings, folder: Path, vocabulary: SentenceVocabulary | None = None
+) -> SentenceCorpus:
+    """Encode files into `folder`. Without a validation file the last sentences are held out. The vocabulary is the
+    given one, or that of the settings' file, or is built from the training part."""
+    if vocabulary is None and settings.vocabulary:
+        vocabulary = SentenceVocabulary.load(Path(settings.vocabulary))
+    numbering = Numbering("word", end="")
+    main = numbering.write(_read_sentences(files, settings), folder / "corpus.numbers")
+    parts = {"train": main}
+    if settings.valid:
+        parts["valid"] = numbering.write(_read_sentences([settings.valid], settings), folder / "valid.numbers")
+    elif settings.valid_fraction:  # the last part, from a boundary on, but never the only sentence
+        cut = min(int(len(main) * (1 - settings.valid_fraction)), len(main) - 2)
+        while main[cut] != 0:
+            cut -= 1
+        parts = {"train": main[: cut + 1], "valid": main[cut:]} if cut else parts
+    if vocabulary is None:
+        words = list(numbering.index)
+        counts = count(parts["train"], len(words))
+        counts[0] = 0
+        vocabulary = SentenceVocabulary.from_counts(
+            words, counts, min_count=settings.min_count, size=settings.vocabulary_size
+        )
+    lexicon, encoded = _encode_sentences(parts, list(numbering.index), vocabulary, folder)
+    return SentenceCorpus(lexicon, vocabulary, encoded["train"], encoded.get("valid"))
+
+
+def encode_sentence_file(
+    file: str, settings: BiLMTextSettings, vocabulary: SentenceVocabulary, folder: Path
+) -> tuple[list[str], Sentences]:
+    """Encode one file into `folder`; return its lexicon and sentences."""
+    numbering = Numbering("word", end="")
+    numbers = numbering.write(_read_sentences([file], settings), folder / "file.numbers")
+    lexicon, encoded = _encode_sentences({"file": numbers}, list(numbering.index), vocabulary, folder)
+    return lexicon, encoded["file"]
+
+
+def encode_text(text: str, settings: TextSettings) -> list[str]:
+    """Split a text into symbols as the settings say: characters, or words and line ends."""
+    text = text.lower() if settings.lowercase else text
+    if settings.unit == "char":
+        return list(text)
+    tokenizer = TOKENIZERS[settings.tokenizer]
+    head, *lines = text.split("\n")
+    return [*tokenizer(head), *(symbol for line in lines for symbol in ("\n", *tokenizer(line)))]
+
+
+def _read_symbols(files: Sequence[str], settings: TextSettings, end: str) -> Iterator[list[str]]:
+    """Yield the symbols of files by lines or pieces of long lines; characters are joined, one string per line."""
+    chars, empty = settings.unit == "char", True
+    line_end = [end] if settings.text_per == "line" else ["\n"]
+    fold: Callable[[str], str] = str.lower if settings.lowercase else str
+    tokenizer = TOKENIZERS[settings.tokenizer]
+    for file in files:
+        refuse_table(file)
+        groups: Iterator[tuple[list[str], bool]]  # symbols, and whether a line end follows
+        if is_conllu(file):
+            sentences = read_conllu(file, errors=settings.errors)
+            groups = (([fold(" ".join(words))] if chars else [*map(fold, words)], True) for words in sentences)
+        else:
+            lines = ((fold(line.text), line.ended) for line in read_lines(file, errors=settings.errors))
+            groups = (([text.replace("\0", "\ufffd")] if chars else tokenizer(text), ended) for text, ended in lines)
+        ended = True
+        for symbols, ended in groups:
+            empty = empty and symbols in ([], [""], [end])
+            yield symbols
+            if ended:
+                yield line_end
+        if settings.text_per == "file":
+            yield [end]
+        elif not ended:
+            yield line_end
+    if empty:
+        raise CorpusError(f"{', '.join(files)}: the corpus is empty; give a file with text")
+
+
+def read_sentence_words(file: str, settings: BiLMTextSettings) -> Iterator[list[str]]:
+    """Yield the words of each sentence that is not empty."""
+    refuse_table(file)
+    if is_conllu(file):
+        for sentence in read_conllu(file, errors=settings.errors):
+            yield [word.lower() for word in sentence] if settings.lowercase else sentence
+        return
+    tokenizer = TOKENIZERS[settings.tokenizer]
+    for line in read_lines(file, errors=settings.errors):
+        if words := tokenizer(line.text.lower() if settings.lowercase else line.text):
+            yield words
+
+
+def _read_sentences(files: Sequence[str], settings: BiLMTextSettings) -> Iterator[list[str]]:
+    """Yield the words of all sentences, each followed by the empty word, which is the boundary."""
+    empty = True
+    for file in files:
+        for words in read_sentence_words(file, settings):
+            yield [*words, ""]
+            empty = False
+    if empty:
+        raise CorpusError(f"{', '.join(files)}: contains no sentence; give a file with text")
+
+
+def _encode_sentences(
+    parts: dict[str, np.ndarray], words: list[str], vocabulary: SentenceVocabulary, folder: Path
+) -> tuple[list[str], dict[str, Sentences]]:
+    """Write the parts as numbers of the lexicon, to NAME.words. `words` begin with the boundary."""
+    lexicon = [*vocabulary.symbols, *(word for word in words[1:] if word not in vocabulary.index)]
+    index = {word: i for i, word in enumerate(lexicon)}
+    table = np.array([BOUNDARY, *(index[word] for word in words[1:])], dtype=np.int32)
+    is_unknown = (table >= len(vocabulary)) | (table == vocabulary.unknown)
+    numbered = _renumber(parts, table, folder, "words")
+    return lexicon, {name: Sentences(ids, int(counts[is_unknown].sum())) for name, (ids, counts) in numbered.items()}
+
+
+def _renumber(
+    parts: dict[str, np.ndarray], table: np.ndarray, folder: Path, suffix: str
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Convert numbers by a table to files; return them and the counts of the old numbers after the first symbol."""
+    encoded = {}
+    for name, numbers in parts.items():
+        path = folder / f"{name}.{suffix}"
+        with path.open("wb") as file:
+            for chunk in chunks(numbers):
+                file.write(table[chunk].tobytes())
+        encoded[name] = map_numbers(path, table.dtype.type), count(numbers[1:], len(table))
+    for scratch in folder.glob("*.numbers"):
+        scratch.unlink()
+    return encoded
 
 
 def map_numbers(path: Path, dtype: type[np.generic]) -> np.ndarray:
@@ -150,72 +304,16 @@ def check_numbers(path: Path, numbers: np.ndarray, least: int, most: int) -> Non
         raise CorpusError(f"{path}: is damaged (it has numbers outside {least} to {most:,})")
 
 
-def encode_text(text: str, settings: TextSettings) -> list[str]:
-    """Split a text into symbols as the settings say: characters, or words and line ends."""
-    text = text.lower() if settings.lowercase else text
-    if settings.unit == "char":
-        return list(text)
-    tokenizer = TOKENIZERS[settings.tokenizer]
-    head, *lines = text.split("\n")
-    return [*tokenizer(head), *(symbol for line in lines for symbol in ("\n", *tokenizer(line)))]
-
-
-def _number_texts(files: Sequence[str], settings: TextSettings, numbering: Numbering) -> Iterator[np.ndarray]:
-    """Yield the numbers of all symbols of all files in pieces, beginning with </s>."""
-    pending, num_pending, empty = [numbering.end], 0, True
-    for file in files:
-        for symbols in _read_symbols(file, settings, numbering.end):
-            pending.extend(symbols)
-            num_pending += sum(map(len, symbols)) if numbering.chars else len(symbols)
-            empty = empty and symbols in ([], [""], ["\n"], [numbering.end])
-            if num_pending > CHUNK:
-                yield numbering.ids(pending)
-                pending, num_pending = [], 0
-        if settings.text_per == "file":
-            pending.append(numbering.end)
-    yield numbering.ids(pending)
-    if empty:
-        raise CorpusError(f"{', '.join(files)}: the corpus is empty; give a file with text")
-
-
-def _read_symbols(file: str, settings: TextSettings, end: str) -> Iterator[list[str]]:
-    """Yield the symbols of a file by lines or pieces of long lines; characters are joined, one string per line."""
-    refuse_table(file)
-    chars = settings.unit == "char"
-    line_end = [end] if settings.text_per == "line" else ["\n"]
-    fold: Callable[[str], str] = str.lower if settings.lowercase else str
-    if is_conllu(file):
-        for sentence in read_conllu(file, errors=settings.errors):
-            yield [fold(" ".join(sentence))] if chars else [fold(word) for word in sentence]
-            yield line_end
-        return
-    tokenizer = TOKENIZERS[settings.tokenizer]
-    ended = True
-    for line in read_lines(file, errors=settings.errors):
-        text = fold(line.text)
-        yield [text.replace("\0", "\ufffd")] if chars else tokenizer(text)
-        ended = line.ended
-        if ended:
-            yield line_end
-    if not ended and settings.text_per == "line":
-        yield line_end
-
-
-def write_numbers(pieces: Iterator[np.ndarray], path: Path) -> np.ndarray:
-    """Write the pieces to a file and map it into memory."""
-    with path.open("wb") as file:
-        for piece in pieces:
-            file.write(piece.tobytes())
-    return np.memmap(path, dtype=np.int32, mode="r")
+def check_sentences(path: Path, words: np.ndarray, lexicon_size: int) -> None:
+    """Raise `CorpusError` if these numbers are not sentences of a lexicon."""
+    check_numbers(path, words, BOUNDARY, lexicon_size - 1)
+    if len(words) < 2 or words[0] != BOUNDARY or words[-1] != BOUNDARY:
+        raise CorpusError(f"{path}: is damaged (it does not begin and end with a sentence boundary)")
 
 
 def chunks(array: np.ndarray) -> Iterator[np.ndarray]:
     """Return the array in pieces that fit in memory."""
     return (array[start : start + CHUNK] for start in range(0, len(array), CHUNK))
-
-
-def _highest(numbers: np.ndarray) -> int:
-    return max((int(chunk.max()) for chunk in chunks(numbers)), default=0)
 
 
 def count(numbers: np.ndarray, size: int) -> np.ndarray:
@@ -229,20 +327,3 @@ def count(numbers: np.ndarray, size: int) -> np.ndarray:
 def id_type(vocabulary_size: int) -> type[np.generic]:
     """Return the smallest type that holds the ids."""
     return np.uint16 if vocabulary_size <= 1 << 16 else np.int32
-
-
-def _renumber(
-    numbers: np.ndarray, numbering: Numbering, symbols: list[str], vocabulary: Vocabulary, path: Path
-) -> Stream:
-    """Convert numbers in order of appearance to ids of the vocabulary, written to `path`."""
-    table = vocabulary.ids(symbols).astype(id_type(len(vocabulary)))
-    with path.open("wb") as file:
-        for chunk in chunks(numbers):
-            file.write(table[chunk].tobytes())
-    counts = count(numbers[1:], len(symbols))  # the first symbol is not predicted
-    is_unknown = np.array([symbol not in vocabulary.index for symbol in symbols])
-    return Stream(
-        ids=open_stream(path, len(vocabulary)),
-        characters=int(counts @ numbering.widths(symbols)),
-        unknown=int(counts[is_unknown].sum()),
-    )

@@ -1,32 +1,19 @@
-"""Synthetic pairs of texts with known rules: sums, copies, reversals, dates.
-
-    arithmetic   "12 + 7 = ?"      -> "19"              numbers of 1 to `size` digits; +, - and *
-    copy         "fbaac"           -> "fbaac"           1 to `size` letters
-    reverse      "fbaac"           -> "caabf"
-    dates        "4 March 1999"    -> "1999-03-04"      several formats of a day from 1900 to 2029
-
-`make_pairs` returns training pairs; held-out pairs of the same lengths; and longer pairs, up to ten times the length
-(numbers up to twice the digits), or for dates, days of other centuries.
-
-    Zaremba & Sutskever 2014, Learning to execute;  Lake & Baroni 2018, Generalization without systematicity
-"""
+"""Synthetic pairs of texts with known rules: sums (Zaremba & Sutskever 2014, Learning to execute), copies, reversals,
+dates; longer ones test generalization (Lake & Baroni 2018, Generalization without systematicity)."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import partial
+from operator import add, mul, sub
 from typing import NamedTuple
 
 from relmo.errors import SettingError, quote
-from relmo.settings.arguments import check_integer, check_seed
+from relmo.settings.fields import check_integer, check_seed
 
 MAKERS = ("arithmetic", "copy", "reverse", "dates")
-OPERATORS: dict[str, Callable[[int, int], int]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-}
+OPERATORS: dict[str, Callable[[int, int], int]] = {"+": add, "-": sub, "*": mul}
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 LENGTH_FACTORS = (2, 3, 5, 10)  # of longer strings
 MAX_TRIES = 50  # draws per pair until a shortage of different pairs is reported
@@ -59,7 +46,8 @@ class MakerOptions:
 
 
 class MadePairs(NamedTuple):
-    """Training pairs, held-out pairs and longer pairs."""
+    """Training pairs; held-out pairs of the same lengths; longer pairs, up to ten times the length (numbers up to twice
+    the digits), or for dates, days of other centuries."""
 
     train: list[Pair]
     held_out: list[Pair]
@@ -70,23 +58,6 @@ def make_pairs(name: str, options: MakerOptions = MakerOptions()) -> MadePairs:
     """Make pairs of one of MAKERS."""
     if name not in MAKERS:
         raise SettingError(f"unknown maker {quote(name)}; choose from {', '.join(MAKERS)}")
-    _check(options)
-    generator, count = random.Random(options.seed), options.count + options.held_out
-    if name == "dates":
-        near, far = _count_days(1900, 2030), _count_days(1600, 1900)
-        pairs = _draw_distinct(lambda: _draw_date(generator, near), count)
-        longer = _draw_distinct(lambda: _draw_date(generator, far), options.longer)
-    else:
-        make = _sums(generator, options.operators) if name == "arithmetic" else _strings(generator, name, options)
-        pairs = _draw_distinct(partial(make, options.size, True), count)
-        sums = range(options.size + 1, 2 * options.size + 1)
-        sizes = sums if name == "arithmetic" else [times * options.size for times in LENGTH_FACTORS]
-        longer = [pair for size in sizes for pair in _draw_distinct(partial(make, size, False), options.longer)]
-    generator.shuffle(pairs)  # short ones are drawn early, as there are few of them
-    return MadePairs(pairs[options.held_out :], pairs[: options.held_out], longer)
-
-
-def _check(options: MakerOptions) -> None:
     check_integer("size", options.size, most=1000)
     check_integer("letters", options.letters, most=len(ALPHABET))
     check_integer("count", options.count, most=100_000_000)
@@ -95,6 +66,21 @@ def _check(options: MakerOptions) -> None:
     check_seed(options.seed)
     if not options.operators or set(options.operators) - set(OPERATORS):
         raise SettingError(f"operators must be one or more of {' '.join(OPERATORS)}, not {quote(options.operators)}")
+    generator, count = random.Random(options.seed), options.count + options.held_out
+    if name == "dates":
+        pairs = _draw_distinct(partial(_make_date, generator, 1900, 2030), count)
+        longer = _draw_distinct(partial(_make_date, generator, 1600, 1900), options.longer)
+    else:
+        if name == "arithmetic":
+            make = partial(_make_sum, generator, options.operators)
+            sizes: Iterable[int] = range(options.size + 1, 2 * options.size + 1)
+        else:
+            make = partial(_make_string, generator, ALPHABET[: options.letters], name == "reverse")
+            sizes = [times * options.size for times in LENGTH_FACTORS]
+        pairs = _draw_distinct(partial(make, options.size, True), count)
+        longer = [pair for size in sizes for pair in _draw_distinct(partial(make, size, False), options.longer)]
+    generator.shuffle(pairs)  # short ones are drawn early, as there are few of them
+    return MadePairs(pairs[options.held_out :], pairs[: options.held_out], longer)
 
 
 def _draw_distinct(make: Callable[[], Pair], count: int) -> list[Pair]:
@@ -105,48 +91,30 @@ def _draw_distinct(make: Callable[[], Pair], count: int) -> list[Pair]:
         source, target = make()
         pairs[source] = target
     if len(pairs) < count:
-        raise SettingError(
-            f"fewer than {count:,} different pairs of this size exist; lower the count or raise the size"
-        )
+        raise SettingError(f"fewer than {count:,} different pairs of this size exist; lower count or raise size")
     return list(pairs.items())
 
 
-def _sums(generator: random.Random, operators: str) -> Callable[[int, bool], Pair]:
-    """Return a maker of sums: at least one number has the given digits; with `shorter`, both have at most as many."""
-
-    def number(digits: int) -> int:
-        return generator.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
-
-    def make(digits: int, shorter: bool) -> Pair:
-        sizes = [generator.randint(1, digits) for _ in range(2)]
-        if not shorter:
-            sizes[generator.randrange(2)] = digits
-        a, b = map(number, sizes)
-        operator = generator.choice(operators)
-        return f"{a} {operator} {b} = ?", str(OPERATORS[operator](a, b))
-
-    return make
+def _make_sum(generator: random.Random, operators: str, digits: int, shorter: bool) -> Pair:
+    """Make a sum in which at least one number has the given digits; with `shorter`, both have at most as many."""
+    sizes = [generator.randint(1, digits) for _ in range(2)]
+    if not shorter:
+        sizes[generator.randrange(2)] = digits
+    a, b = (generator.randrange(10 ** (size - 1) if size > 1 else 0, 10**size) for size in sizes)
+    operator = generator.choice(operators)
+    return f"{a} {operator} {b} = ?", str(OPERATORS[operator](a, b))
 
 
-def _strings(generator: random.Random, name: str, options: MakerOptions) -> Callable[[int, bool], Pair]:
-    """Return a maker of strings of the given length; with `shorter`, of at most this length."""
-    letters = ALPHABET[: options.letters]
-
-    def make(length: int, shorter: bool) -> Pair:
-        text = "".join(generator.choices(letters, k=generator.randint(1, length) if shorter else length))
-        return text, text if name == "copy" else text[::-1]
-
-    return make
+def _make_string(generator: random.Random, letters: str, reverse: bool, length: int, shorter: bool) -> Pair:
+    """Make a string of the given length; with `shorter`, of at most this length."""
+    text = "".join(generator.choices(letters, k=generator.randint(1, length) if shorter else length))
+    return text, text[::-1] if reverse else text
 
 
-def _count_days(start: int, end: int) -> tuple[date, int]:
-    """Return the first day of a year, and the number of days up to another year."""
-    return date(start, 1, 1), (date(end, 1, 1) - date(start, 1, 1)).days
-
-
-def _draw_date(generator: random.Random, days: tuple[date, int]) -> Pair:
-    start, count = days
-    day = start + timedelta(days=generator.randrange(count))
+def _make_date(generator: random.Random, start: int, end: int) -> Pair:
+    """Make a day from one year up to another."""
+    first_day = date(start, 1, 1)
+    day = first_day + timedelta(days=generator.randrange((date(end, 1, 1) - first_day).days))
     d, y, month = day.day, day.year, MONTHS[day.month - 1]
     ordinal = f"{d}{'th' if 10 < d < 14 else {1: 'st', 2: 'nd', 3: 'rd'}.get(d % 10, 'th')}"
     formats = (

@@ -1,34 +1,22 @@
-"""Minimal pairs, an acceptable text and an unacceptable one, from published files and from tables.
+"""Minimal pairs, an acceptable text and an unacceptable one: BLiMP (.jsonl), Lakretz et al. 2019 (.txt), Linzen et al.
+2016 as prepared by Gulordava et al. 2018 (.gold, with the sentences in .text), Gulordava et al. 2018 (.tab), and tables
+(.csv, .tsv) with the columns good and bad, or context, right and wrong; optionally condition."""
 
-    .jsonl          BLiMP: sentence_good and sentence_bad, by UID
-    .txt            Lakretz et al. 2019: two lines that differ in their last word, 'sentence number correct id' and
-                    'sentence number wrong id'; a second number if there is an attractor
-    .gold           Linzen et al. 2016 as prepared by Gulordava et al. 2018: place, verb, other form, attractors; the
-                    sentences are in the .text file of the same name
-    .tab            Gulordava et al. 2018: columns prefix, form, class (correct, wrong), type, n_attr, correct_number
-    .csv, .tsv      columns good and bad, or context, right and wrong; optionally condition
-
-Some files compare two words inside a sentence. Their texts end with these words and are not `whole`.
-"""
-
-import csv
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from relmo.disk.files import parse_json
 from relmo.errors import CorpusError, quote
-from relmo.text.corpus import MAX_DIGITS, nonblank_lines, read_lines
+from relmo.text.corpus import MAX_DIGITS, read_lines
+from relmo.text.readers.tables import TableRow, csv_fields, json_rows
 
 MARKS = {"correct": True, "wrong": False}
 BLIMP = ("sentence_good", "sentence_bad", "linguistics_term")
 
 
 class MinimalPair(NamedTuple):
-    """Acceptable text and unacceptable text, as words or as raw text that the model splits.
-
-    whole    whether the texts are complete sentences, so that their ends are predicted too
-    """
+    """Acceptable and unacceptable text, as words or as raw text. The ends of `whole` sentences are predicted too; other
+    texts end with the words that are compared."""
 
     condition: str
     good: str | Sequence[str]
@@ -53,27 +41,22 @@ def read_pairs(path: str | Path) -> list[MinimalPair]:
     return pairs
 
 
+def blimp_rows(path: str | Path) -> Iterator[TableRow]:
+    """Yield the lines of a paradigm of BLiMP, with two sentences and the phenomenon."""
+    for row in json_rows(path):
+        if not all(isinstance(row.values.get(name), str) for name in BLIMP):
+            raise CorpusError(f"{row.place}: expected the texts {', '.join(BLIMP)}, as in BLiMP")
+        yield row
+
+
 def _read_blimp(path: Path) -> Iterator[MinimalPair]:
     """Yield a paradigm of BLiMP; the condition is its UID, or the name of the file."""
-    for text, place in nonblank_lines(path, "strict"):
-        fields = blimp_fields(text, place)
-        yield MinimalPair(str(fields.get("UID") or path.stem), fields[BLIMP[0]], fields[BLIMP[1]], whole=True)
-
-
-def blimp_fields(text: str, place: str) -> dict[str, Any]:
-    """Parse a line of BLiMP, with two sentences and the phenomenon."""
-    try:
-        line = parse_json(text)
-    except ValueError as error:
-        raise CorpusError(f"{place}: is not a JSON object on a single line ({error})") from error
-    if not isinstance(line, dict) or not all(isinstance(line.get(name), str) for name in BLIMP):
-        raise CorpusError(f"{place}: expected the texts {', '.join(BLIMP)}, as in BLiMP")
-    return line
+    for values, *_ in blimp_rows(path):
+        yield MinimalPair(str(values.get("UID") or path.stem), values[BLIMP[0]], values[BLIMP[1]], whole=True)
 
 
 def read_lakretz(path: Path) -> Iterator[MinimalPair]:
-    """Yield a task of Lakretz et al.; the condition is the name of the file and the grammatical numbers of the subject
-    and, if there is one, of the attractor."""
+    """Yield a task of Lakretz et al.; the condition is the file name and the numbers of subject and attractor."""
     lines = [line.text.split("\t") for line in read_lines(path)]
     if len(lines) % 2:
         raise CorpusError(f"{path}: has {len(lines)} lines; expected pairs of lines")
@@ -81,10 +64,8 @@ def read_lakretz(path: Path) -> Iterator[MinimalPair]:
         right, wrong = good[0].split(), bad[0].split()
         ordered = len(good) == len(bad) >= 4 and good[1:-2] == bad[1:-2] and (good[-2], bad[-2]) == ("correct", "wrong")
         if not ordered or not right or right[:-1] != wrong[:-1] or right == wrong:
-            raise CorpusError(
-                f"{path}:{2 * number + 1}: expected two lines that differ in their last word, 'sentence number correct "
-                "id' and 'sentence number wrong id', separated by tabs"
-            )
+            expected = "'sentence number correct id' and 'sentence number wrong id', separated by tabs"
+            raise CorpusError(f"{path}:{2 * number + 1}: expected lines that differ in their last word, {expected}")
         yield MinimalPair(" ".join([path.stem, *good[1:-2]]), right, wrong)
 
 
@@ -99,18 +80,15 @@ def read_linzen(path: Path) -> Iterator[MinimalPair]:
         is_valid = len(item) == 4 and item[0].isdecimal() and item[3].isdecimal() and len(item[0]) <= MAX_DIGITS
         is_valid = is_valid and int(item[0]) < len(words)
         if not is_valid or words[int(item[0])].lower() != item[1]:
-            raise CorpusError(
-                f"{path}:{number}: expected the verb's place in line {number} of {text.name}, the verb, its other form "
-                f"and a count, separated by tabs; found {quote(item)}"
-            )
+            expected = f"the verb's place in line {number} of {text.name}, the verb, its other form and a count"
+            raise CorpusError(f"{path}:{number}: expected {expected}, separated by tabs; found {quote(item)}")
         context = ['"' if word in ("``", "''") else word for word in words[: int(item[0])]]
         attractors = "1 attractor" if item[3] == "1" else f"{item[3]} attractors"
         yield MinimalPair(attractors, [*context, item[1]], [*context, item[2]])
 
 
 def _read_tab(path: Path) -> Iterator[MinimalPair]:
-    """Yield the sentences of Gulordava et al. up to the verb; the condition is original or generated, the subject's
-    number, and the number of attractors."""
+    """Yield the sentences of Gulordava et al. up to the verb, by type, the subject's number, and attractors."""
     rows = list(_read_rows(path, "\t", ("prefix", "form", "class")))
     if len(rows) % 2:
         raise CorpusError(f"{path}: has {len(rows)} rows; expected pairs of the correct and the wrong form")
@@ -137,33 +115,24 @@ def _read_table(path: Path) -> Iterator[MinimalPair]:
             good, bad = (f"{row['context']} {row[name]}".strip() for name in ("right", "wrong"))
             pair = MinimalPair(condition, good, bad)
         else:
-            raise CorpusError(
-                f"{path}:1: the columns are {', '.join(row)[:200]}; expected good and bad, or context, right and wrong"
-            )
+            expected = "expected good and bad, or context, right and wrong"
+            raise CorpusError(f"{path}:1: the columns are {', '.join(row)[:200]}; {expected}")
         if not pair.good or not pair.bad or pair.good == pair.bad:
-            raise CorpusError(
-                f"{place}: expected two texts that differ, found {quote(pair.good)} and {quote(pair.bad)}"
-            )
+            texts = f"{quote(pair.good)} and {quote(pair.bad)}"
+            raise CorpusError(f"{place}: expected two texts that differ, found {texts}")
         yield pair
 
 
 def _read_rows(path: Path, delimiter: str, names: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the rows of a table by the names in its first line, each with its place."""
-    lines = [line.text for line in read_lines(path)]
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        if missing := [name for name in names if name not in header]:
-            raise CorpusError(f"{path}:1: has no column {missing[0]}; the first line names the columns")
-        for row in reader:
-            place = f"{path}:{reader.line_num}"
-            if not any(field.strip() for field in row):
-                continue
-            if len(row) != len(header):
-                raise CorpusError(f"{place}: has {len(row)} columns where the first line names {len(header)}")
-            yield place, dict(zip(header, row, strict=True))
-    except csv.Error as error:
-        raise CorpusError(f"{path}:{reader.line_num}: this row cannot be parsed ({error})") from None
+    rows = csv_fields(path, delimiters=delimiter)
+    header = [name.strip() for name in next(rows, ([], ""))[0]]
+    if missing := [name for name in names if name not in header]:
+        raise CorpusError(f"{path}:1: has no column {missing[0]}; the first line names the columns")
+    for fields, place in rows:
+        if len(fields) != len(header):
+            raise CorpusError(f"{place}: has {len(fields)} columns where the first line names {len(header)}")
+        yield place, dict(zip(header, fields, strict=True))
 
 
 READERS: dict[str, Callable[[Path], Iterator[MinimalPair]]] = {

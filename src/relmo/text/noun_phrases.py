@@ -1,10 +1,5 @@
-"""Minimal pairs with a noun between subject and verb, in all combinations of numbers: the boys near the car greet.
-
-    noun_pp(per_condition=100)        conditions "nounpp singular plural" and so on, the subject's number first
-
-The form is that of the task NounPP of Lakretz et al. 2019, The emergence of number and syntax units in LSTM language
-models: The NOUN PREPOSITION the NOUN VERB. The words are common; unknown ones can be left out.
-"""
+"""Minimal pairs with a noun between subject and verb, in all combinations of numbers: The boys near the car greet.
+The task NounPP of Lakretz et al. 2019, The emergence of number and syntax units in LSTM language models."""
 
 from collections.abc import Container
 from itertools import product
@@ -40,8 +35,8 @@ MIN_WORDS = 4  # of each class that a model must know
 
 
 def noun_pp(*, per_condition: int = 100, known: Container[str] | None = None, seed: int = 0) -> list[MinimalPair]:
-    """Sample `per_condition` pairs for each of the four conditions. `known` restricts the words to those whose singular
-    and plural it contains. Item by item, all conditions have the same nouns, prepositions and verbs."""
+    """Sample pairs for each of the four conditions, such as "nounpp singular plural", the subject's number first, with
+    the same nouns, prepositions and verbs item by item; `known` restricts the words."""
     if per_condition < 1:
         raise SettingError(f"per_condition must be at least 1, not {per_condition}")
     subjects, attractors, verbs = (

@@ -1,11 +1,5 @@
-"""Texts to be embedded, scored or labelled: a sentence per line, CoNLL-U, a column of a table, or prose.
-
-- Plain text has a sentence per line. `split="sentences"` is for prose: a paragraph extends to the next empty line, and
-  is split into sentences. A line longer than MAX_WRAPPED_LINE is a paragraph by itself.
-- A .csv, .tsv or .parquet is a table and never read as plain text: one of its columns has the text, another may name
-  the row.
-- Words of CoNLL-U are not split again.
-"""
+"""Texts to be embedded, scored or labelled: a sentence per line, CoNLL-U, a column of a table, or prose (paragraphs,
+which extend to the next empty line and are split into sentences)."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -17,23 +11,19 @@ import numpy as np
 from relmo.disk.files import read_parquet_rows
 from relmo.errors import CorpusError, quote
 from relmo.text.corpus import Errors, is_conllu, read_conllu, read_lines
-from relmo.text.readers.tables import MAX_NAMES_TO_LIST, TEXT, TableRow, is_table, table_rows
+from relmo.text.readers.tables import TEXT, TableRow, is_table, table_rows
 from relmo.text.tokenize import split_tokens, tokenize
 
 Split = Literal["lines", "sentences"]
 
+PARQUET = ".parquet"
 MAX_WRAPPED_LINE = 120  # characters of a line in a paragraph of several lines
 MAX_PARAGRAPH = 1 << 20  # characters; a longer one is cut at a line end
 
 
 class SourceText(NamedTuple):
-    """Text on one line.
-
-    words    its words, if it is tokenized
-    line     line of the file on which it begins, from 1; for CoNLL-U, the number of the sentence
-    ended    whether a line end follows, which may be missing at the end of a file
-    name     value in the table's column of names
-    """
+    """Text on one line; its words, if it is tokenized; its line in the file, or the number of its sentence, from 1;
+    whether a line end follows; and the value in the table's column of names."""
 
     text: str
     words: list[str] | None = None
@@ -59,7 +49,7 @@ def read_texts(
     """Yield the texts of a file. Standard input and files with other suffixes are tables if a column is given."""
     if is_conllu(path) and (columns != TableColumns() or split != "lines"):
         raise CorpusError(f"{path}: CoNLL-U has sentences and no columns; omit --column, --id and --split")
-    if is_table(path) or is_parquet(path) or columns != TableColumns():
+    if is_table(path) or str(path).lower().endswith(PARQUET) or columns != TableColumns():
         texts = _table_texts(path, columns, errors)
         return _split_sentences(texts) if split == "sentences" else texts
     if is_conllu(path):
@@ -71,16 +61,9 @@ def read_texts(
 
 def refuse_table(path: str | Path) -> None:
     """Raise `CorpusError` if the file name is that of a table."""
-    if is_table(path) or is_parquet(path):
-        raise CorpusError(
-            f"{path}: is a table, but plain text is expected; write the column with the text to a .txt file, one "
-            "sentence per line"
-        )
-
-
-def is_parquet(path: str | Path) -> bool:
-    """Return whether the file name ends in .parquet."""
-    return str(path).lower().endswith(".parquet")
+    if is_table(path) or str(path).lower().endswith(PARQUET):
+        advice = "write the column with the text to a .txt file, one sentence per line"
+        raise CorpusError(f"{path}: is a table, but plain text is expected; {advice}")
 
 
 def split_lines(text: str) -> Iterator[SourceText]:
@@ -93,10 +76,9 @@ def split_lines(text: str) -> Iterator[SourceText]:
 
 
 def fold_case(text: str) -> tuple[str, np.ndarray]:
-    """Return a text in lower case, and the offset in the text of each of its characters and of its end. A few letters
-    have more than one character in lower case."""
+    """Return a text in lower case, and the offset in the text of each of its characters and of its end."""
     lowered = text.lower()
-    if len(lowered) == len(text):
+    if len(lowered) == len(text):  # a few letters have more than one character in lower case
         return lowered, np.arange(len(text) + 1)
     parts = [character.lower() for character in text]
     origins = np.repeat(np.arange(len(text)), [len(part) for part in parts])
@@ -131,45 +113,32 @@ def _line_texts(path: str | Path, errors: Errors) -> Iterator[SourceText]:
 
 
 def _table_texts(path: str | Path, columns: TableColumns, errors: Errors) -> Iterator[SourceText]:
-    """Yield one column of a table; line ends inside a field become spaces."""
+    """Yield one column of a table, by default the only one or one of TEXT; line ends in a field become spaces."""
+    rows = table_rows(path, errors, fewest=1)
+    if str(path).lower().endswith(PARQUET):
+        records = enumerate(read_parquet_rows(Path(path)), start=1)
+        rows = (
+            TableRow({key: "" if value is None else str(value) for key, value in record.items()}, f"{path}:{number}")
+            for number, record in records
+        )
     text = name = None
-    for row in _parquet_rows(Path(path)) if is_parquet(path) else table_rows(path, errors, fewest=1):
+    for row in rows:
         if text is None:
-            text = _find_column(row, columns.text, "--column")
-            name = _find_column(row, columns.name, "--id")
+            place = row.header or row.place
+            for column, flag in ((columns.text, "--column"), (columns.name, "--id")):
+                if column is not None and column not in row.values:
+                    problem = f"there is no column {quote(column)} ({flag})"
+                    raise CorpusError(f"{place}: {problem}; the columns are {row.list_names()}")
+            texts = list(row.values) if len(row.values) == 1 else [key for key in row.values if key.lower() in TEXT]
+            text = next(iter(texts), None) if columns.text is None else columns.text
+            ids = (key for key in row.values if key.lower() == "id")
+            name = next(ids, None) if columns.name is None else columns.name
             if text is None:
-                raise CorpusError(
-                    f"{row.names_place}: the columns of this table are {_list_names(row)}; name the one with the text "
-                    "with --column NAME"
-                )
+                advice = "name the one with the text with --column NAME"
+                raise CorpusError(f"{place}: the columns of this table are {row.list_names()}; {advice}")
         line = int(row.place.rsplit(":", 1)[1])
         value = row.values[text].replace("\r", " ").replace("\n", " ")
         yield SourceText(value, line=line, name=None if name is None else row.values[name].strip())
-
-
-def _parquet_rows(path: Path) -> Iterator[TableRow]:
-    """Yield the rows of a Parquet file, numbered from 1, with values as text, empty for missing ones."""
-    for number, row in enumerate(read_parquet_rows(path), start=1):
-        yield TableRow({name: "" if value is None else str(value) for name, value in row.items()}, f"{path}:{number}")
-
-
-def _find_column(row: TableRow, column: str | None, flag: str) -> str | None:
-    """Return the column of the given name; by default one of TEXT or the only column for texts, and `id` for names."""
-    names = list(row.values)
-    if column is not None:
-        if column not in names:
-            raise CorpusError(
-                f"{row.names_place}: there is no column {quote(column)} ({flag}); the columns are {_list_names(row)}"
-            )
-        return column
-    if flag == "--column" and len(names) == 1:
-        return names[0]
-    defaults = TEXT if flag == "--column" else ("id",)
-    return next((name for name in names if name.lower() in defaults), None)
-
-
-def _list_names(row: TableRow) -> str:
-    return ", ".join(list(row.values)[:MAX_NAMES_TO_LIST])
 
 
 def _paragraphs(lines: Iterator[SourceText]) -> Iterator[SourceText]:

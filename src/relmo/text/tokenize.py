@@ -1,12 +1,6 @@
-"""Tokenization of text into words with character offsets, joining of words to readable text, sentence splitting.
-
-- One regular expression finds pieces from left to right. Its last branch matches any character, so no character is
-  lost. A second step splits pieces with an apostrophe.
-- English is split as in the Penn Treebank (do n't, John 's, U.S., 1,000.50), but text is never rewritten: quotes stay
-  as typed, and "cannot", hyphenated words and dates such as 11/28/2000 are not split.
-- French and Italian elisions are split (l' homme), by rules narrow enough not to split O'Brien and o'clock.
-- Scripts without spaces give a token per character with its marks: a model sees no guessed word boundaries.
-"""
+"""Tokenization with character offsets, joining of words to text, sentence splitting. English is split as in the Penn
+Treebank (do n't, John 's, U.S., 1,000.50), but text is never rewritten, and "cannot", hyphens and dates are not
+split. Elisions are split (l' homme). Scripts without spaces give a token per character with its marks."""
 
 import re
 import unicodedata
@@ -58,38 +52,29 @@ def place_tokens(words: Sequence[str]) -> list[Token]:
 
 
 def join(tokens: Sequence[str]) -> str:
-    """Join words to a readable text: punctuation, clitics, brackets and quotes are attached to their neighbours.
-
-    Spaces are a heuristic for generated text, since tokens do not record them.
-    """
+    """Join words to a readable text: punctuation, clitics, brackets and quotes are attached to their neighbours."""
     text: list[str] = []
     previous, attached = "", True
     open_quotes: set[str] = set()
     for index, token in enumerate(tokens):
-        hugs_left, hugs_right = _hugs(tokens, index, open_quotes)
+        following = tokens[index + 1] if index + 1 < len(tokens) else ""
+        if token in ("'", '"'):
+            # a quote opens if an odd number of them follow, or (for ") if the preceding token does not end a speech
+            may_open = token == '"' and index + 1 < len(tokens) and previous not in (".", "!", "?")
+            hugs_right = token not in open_quotes and (tokens[index + 1 :].count(token) % 2 == 1 or may_open)
+            hugs_left = not hugs_right
+            (open_quotes.add if hugs_right else open_quotes.discard)(token)
+        elif token == "–":  # 1990–95, but: a dash – such as this
+            hugs_left = hugs_right = previous[-1:].isdigit() and following[:1].isdigit()
+        elif token in ("—", "--"):  # attached to both, except a dash that opens a line of dialogue
+            hugs_left, hugs_right = True, index > 0
+        else:
+            hugs_left, hugs_right = bool(_HUGS_LEFT.fullmatch(token)), bool(_HUGS_RIGHT.fullmatch(token))
         if not (attached or hugs_left or _NO_SPACE.match(previous[-1:] + token[:1])):
             text.append(" ")
         text.append(token)
         previous, attached = token, hugs_right
     return "".join(text)
-
-
-def _hugs(tokens: Sequence[str], index: int, open_quotes: set[str]) -> tuple[bool, bool]:
-    """Return whether a token attaches to its left and its right neighbour. Straight quotes open and close in turn."""
-    token, previous = tokens[index], tokens[index - 1] if index else ""
-    if token in ("'", '"'):
-        following = tokens[index + 1 :]
-        # a quote opens if an odd number of them follow, or (for ") if the preceding token does not end a speech
-        may_open = token == '"' and len(following) > 0 and previous not in (".", "!", "?")
-        opens = token not in open_quotes and (following.count(token) % 2 == 1 or may_open)
-        (open_quotes.add if opens else open_quotes.discard)(token)
-        return not opens, opens
-    if token == "–":  # 1990–95, but: a dash – such as this
-        between_digits = previous[-1:].isdigit() and index + 1 < len(tokens) and tokens[index + 1][:1].isdigit()
-        return between_digits, between_digits
-    if token in ("—", "--"):  # attached to both, except a dash that opens a line of dialogue
-        return True, index > 0
-    return bool(_HUGS_LEFT.fullmatch(token)), bool(_HUGS_RIGHT.fullmatch(token))
 
 
 # Han, Hiragana, Thai, Lao, Myanmar, Khmer: written without spaces. Katakana and Hangul are not in this list.
@@ -180,8 +165,7 @@ MAX_SENTENCE_WORDS = 200  # a longer sentence has lost its full stops, and is cu
 
 
 def sentence_ends(tokens: Sequence[Token]) -> Iterator[int]:
-    """Yield the indices of tokens after which a sentence ends, except the last token. Whitespace distinguishes closing
-    from opening marks."""
+    """Yield the indices of tokens after which a sentence ends, except the last token."""
     for i, (token, following) in enumerate(pairwise(tokens)):
         if following.start == token.end or not _BEGINNING.match(following.text):
             continue

@@ -1,16 +1,9 @@
-"""Words of a treebank and of raw text: where they differ, and how tokens are split as in the treebank.
-
-A surface form of the text may be several words of a treebank (CoNLL-U's ranges): the French `du` is `de le`, the
-English `cannot` is `can not`. `WordSplits` is learned from the training sentences. It has the tokens of relmo's
-tokenizer that the treebank has as several words, and splits them the same way in raw text. A token that is split only
-sometimes, such as `des`, is read in the more frequent way.
-
-Words that make up their form, such as can and not, have offsets of their own; others have those of the form.
-"""
+"""Words of a treebank and of raw text: where they differ, and how tokens are split as in the treebank. A surface form
+may be several words of a treebank: the French `du` is `de le`, `cannot` is `can not`."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
 from relmo.errors import VocabularyError, quote
@@ -36,40 +29,36 @@ class PlacedText(NamedTuple):
 
 
 def place_words(forms: Sequence[SurfaceForm], text: str | None) -> PlacedText:
-    """Locate the words of a sentence in its text. If the text is missing or does not consist of the forms, it is joined
-    from the forms; empty if these carry no information: each form is one word followed by a space."""
-    if text is None or (tokens := _locate(forms, text)) is None:
-        if all(form.spaced and len(form.words) == 1 for form in forms):
-            return PlacedText()
-        text = "".join(form.form + " " * form.spaced for form in forms).rstrip()
-        tokens = _locate(forms, text)
-    return PlacedText() if tokens is None else PlacedText(text, tokens)
-
-
-def _locate(forms: Sequence[SurfaceForm], text: str) -> list[Token] | None:
-    """Return the words with their offsets; None if there is anything but whitespace between the forms."""
-    tokens: list[Token] = []
-    end = 0
-    for form, words, _ in forms:
-        start = text.find(form, end)
-        if start < 0 or text[end:start].strip():
-            return None
-        end = start + len(form)
-        tokens += split_token(Token(form, start, end), words)
-    return None if text[end:].strip() else tokens
+    """Locate the words of a sentence in its text, or in the text of its forms if any is not one word and a space."""
+    texts = [] if text is None else [text]
+    if not all(form.spaced and len(form.words) == 1 for form in forms):
+        texts.append("".join(form.form + " " * form.spaced for form in forms).rstrip())
+    for candidate in texts:
+        tokens: list[Token] = []
+        end = 0
+        for form, words, _ in forms:
+            start = candidate.find(form, end)
+            if start < 0 or candidate[end:start].strip():
+                break
+            end = start + len(form)
+            tokens += split_token(Token(form, start, end), words)
+        else:
+            if not candidate[end:].strip():
+                return PlacedText(candidate, tokens)
+    return PlacedText()
 
 
 def split_token(token: Token, words: Sequence[str]) -> list[Token]:
     """Split a token into these words, with offsets of their own if together they are the token."""
     if "".join(words) != token.text:
         return [Token(word, token.start, token.end) for word in words]
-    ends = [token.start + sum(map(len, words[:i])) for i in range(len(words) + 1)]
+    ends = accumulate(map(len, words), initial=token.start)
     return [Token(word, *offsets) for word, offsets in zip(words, pairwise(ends), strict=True)]
 
 
 class WordSplits(Vocabulary):
-    """Tokens that are several words, with these words on a line, `du de le`; and tokens that are one word but several
-    in lower case, `Des Des`."""
+    """Tokens that the treebank mostly has as several words, with these words on a line, `du de le`; and tokens that are
+    one word but several in lower case, `Des Des`."""
 
     specials = ()
 
@@ -83,57 +72,45 @@ class WordSplits(Vocabulary):
             self.words[token] = words
 
     def split(self, tokens: Iterable[Token]) -> list[Token]:
-        """Split the tokens of a text into words."""
-        return [word for token in tokens for word in split_token(token, self._find_words(token.text))]
-
-    def _find_words(self, token: str) -> list[str]:
-        """Return the words of a token, or those of its lower case with the capitals of the token."""
-        straight = token.translate(STRAIGHT)
-        if words := self.words.get(straight):
-            return words if straight == token or "".join(words) != straight else _cut_like(token, words)
-        lower_words = self.words.get(straight.lower())
-        if lower_words is None:
-            return [token]
-        if "".join(lower_words) == straight.lower():
-            return _cut_like(token, lower_words)
-        if token.isupper() and len(token) > 1:
-            return [word.upper() for word in lower_words]
-        return [lower_words[0].capitalize(), *lower_words[1:]] if token[0].isupper() else lower_words
-
-
-def _cut_like(token: str, words: Sequence[str]) -> list[str]:
-    """Cut a token into pieces of the lengths of the words."""
-    pieces = split_token(Token("".join(words), 0, len(token)), words)
-    return [token[piece.start : piece.end] for piece in pieces]
+        """Split the tokens of a text into words: those of the token, or those of its lower case with its capitals."""
+        split_tokens: list[Token] = []
+        for token in tokens:
+            straight = token.text.translate(STRAIGHT)
+            form = straight if straight in self.words else straight.lower()
+            words = self.words.get(form)
+            if words is None:
+                words = [token.text]
+            elif "".join(words) == form:
+                words = [token.text[start:end] for start, end in pairwise(accumulate(map(len, words), initial=0))]
+            elif form != straight and token.text.isupper() and len(token.text) > 1:
+                words = [word.upper() for word in words]
+            elif form != straight and token.text[0].isupper():
+                words = [words[0].capitalize(), *words[1:]]
+            split_tokens += split_token(token, words)
+        return split_tokens
 
 
 def learn_splits(sentences: Iterable[PlacedText], tokenize: Callable[[str], list[Token]]) -> WordSplits | None:
     """Learn the tokens that sentences mostly have as several words; return None if there are none."""
     counts: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
-    for text, tokens in sentences:
-        for token, words in _align(tokenize(text), tokens):
-            counts[token.text.translate(STRAIGHT)][tuple(word.translate(STRAIGHT) for word in words)] += 1
+    for text, words in sentences:
+        starts: dict[int, int] = {}
+        for number, word in enumerate(words):
+            starts.setdefault(word.start, number)
+        for token in tokenize(text):  # only those that begin and end at word boundaries
+            if (start := starts.get(token.start)) is None:
+                continue
+            end = start
+            while end < len(words) and words[end].end <= token.end:
+                end += 1
+            if end > start and words[end - 1].end == token.end:
+                reading = tuple(word.text.translate(STRAIGHT) for word in words[start:end])
+                counts[token.text.translate(STRAIGHT)][reading] += 1
     best = {form: readings.most_common(1)[0][0] for form, readings in counts.items()}
     split_forms = {form for form, words in best.items() if len(words) > 1 and not any(" " in word for word in words)}
     forms = [form for form in best if form in split_forms or (form != form.lower() and form.lower() in split_forms)]
     forms.sort(key=lambda form: (-counts[form].total(), form))
     return WordSplits(" ".join((form, *best[form])) for form in forms) if split_forms else None
-
-
-def _align(tokens: Sequence[Token], words: Sequence[Token]) -> Iterator[tuple[Token, list[str]]]:
-    """Yield each token that begins and ends at word boundaries, and its words."""
-    starts: dict[int, int] = {}
-    for number, word in enumerate(words):
-        starts.setdefault(word.start, number)
-    for token in tokens:
-        start = starts.get(token.start)
-        if start is None:
-            continue
-        end = start
-        while end < len(words) and words[end].end <= token.end:
-            end += 1
-        if end > start and words[end - 1].end == token.end:
-            yield token, [word.text for word in words[start:end]]
 
 
 class SplitDifferences(NamedTuple):
@@ -159,8 +136,7 @@ class SplitDifferences(NamedTuple):
 
 
 def compare_words(sentences: Iterable[PlacedText], split: Callable[[str], Sequence[Token]]) -> SplitDifferences:
-    """Compare the words of sentences with those of their raw text. A word matches one with the same offsets; words that
-    share offsets match as many words that do."""
+    """Compare words with those of their raw text; those that share offsets match as many words that do."""
     count, differing = 0, Counter[tuple[str, str]]()
     for text, tokens in sentences:
         raw_tokens = split(text)

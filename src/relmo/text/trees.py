@@ -1,23 +1,35 @@
-"""Syntactic depth of each word of a sentence, from CoNLL-U and from bracketed trees.
+"""Sentences of CoNLL-U with all columns, and the syntactic depth of words, from CoNLL-U and from bracketed trees."""
 
-    read_depths("dev.conllu")                 dependencies: words so far with a head or dependent still to come
-    read_depths("dev.conllu", "depth")        dependencies: words between a word and the root
-    read_depths("trees.txt")                  phrases that are open after a word
-    read_depths("trees.txt", "depth")         phrases that contain a word
-
-A bracketed tree is on one line and has any labels: (S (NP (DT The) (NN cat)) (VP sleeps)).
-"""
-
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from relmo.errors import CorpusError
-from relmo.text.conllu import ConlluWord, read_conllu_sentences
-from relmo.text.corpus import is_conllu, numbered_lines
+from relmo.errors import CorpusError, quote
+from relmo.text.corpus import MAX_DIGITS, Errors, conllu_rows, is_conllu, numbered_lines
 from relmo.text.readers.labelled import TREE, parse_tree
 
-Measure = Literal["open", "depth"]
+
+class ConlluWord(NamedTuple):
+    """Word of a sentence. `head` is the number of its head from 1, 0 for the root, None for `_`."""
+
+    form: str
+    lemma: str
+    upos: str
+    xpos: str
+    feats: str
+    head: int | None
+    deprel: str
+    deps: str
+    misc: str
+
+    def value(self, column: str) -> str:
+        """Return the value of a column or of a part of one (upos, feats.Number, misc.SpaceAfter); "" if it has none."""
+        name, _, key = column.partition(".")
+        field = getattr(self, name)
+        if not key:
+            return "" if field is None else str(field)
+        pairs = (part.partition("=") for part in str(field).split("|"))
+        return next((value for part_key, _, value in pairs if part_key == key), "")
 
 
 class DepthSentence(NamedTuple):
@@ -27,12 +39,41 @@ class DepthSentence(NamedTuple):
     values: list[int]
 
 
-def read_depths(path: str | Path, measure: Measure = "open") -> list[DepthSentence]:
-    """Read the sentences of a file with a number for each word."""
+def read_conllu_sentences(path: str | Path, *, errors: Errors = "strict") -> Iterator[list[ConlluWord]]:
+    """Yield sentences with all columns of their words, without ranges (3-4) and empty nodes (5.1)."""
+    for rows, _ in conllu_rows(path, errors):
+        sentence = []
+        for (number, form, lemma, upos, xpos, feats, head, *columns), place in rows:
+            if not number.isdecimal():
+                continue
+            if not form:
+                raise CorpusError(f"{place}: the FORM, the second column, is empty; write _ if there is no word")
+            if not (head == "_" or (head.isdecimal() and len(head) <= MAX_DIGITS)):
+                raise CorpusError(f"{place}: the HEAD, the seventh column, is {quote(head)}; it must be a number or _")
+            head_number = None if head == "_" else int(head)
+            sentence.append(ConlluWord(form, lemma, upos, xpos, feats, head_number, *columns))
+        if sentence:
+            yield sentence
+
+
+def read_depths(path: str | Path, measure: Literal["open", "depth"] = "open") -> list[DepthSentence]:
+    """Read sentences with a number for each word. CoNLL-U: words so far with a head or dependent still to come, or the
+    depth below the root. Bracketed trees, one per line: phrases that are open after a word, or that contain it."""
     if is_conllu(path):
         count = open_dependencies if measure == "open" else dependency_depths
         return [DepthSentence([w.form for w in words], count(words)) for words in read_conllu_sentences(path)]
-    sentences = [phrase_depths(text, place, measure) for text, place in numbered_lines(path, "strict") if text.strip()]
+    sentences = []
+    for text, place in numbered_lines(path, blank=False):
+        words = list(parse_tree(text, place)[-1].words)  # raises if the tree is invalid
+        depths, open_phrases, depth = [], [], 0
+        for label, word, _ in TREE.findall(text.rstrip()):
+            depth += 1 if label else 0 if word else -1
+            if word:
+                depths.append(depth)
+                open_phrases.append(depth)
+            elif not label:
+                open_phrases[-1] = depth
+        sentences.append(DepthSentence(words, open_phrases if measure == "open" else depths))
     if not sentences:
         raise CorpusError(f"{path}: has no trees")
     return sentences
@@ -56,17 +97,3 @@ def open_dependencies(words: Sequence[ConlluWord]) -> list[int]:
         if word.head and word.head <= len(words):
             reach[word.head - 1] = max(reach[word.head - 1], place)
     return [sum(end > place for end in reach[: place + 1]) for place in range(len(words))]
-
-
-def phrase_depths(text: str, place: str, measure: Measure) -> DepthSentence:
-    """Measure the depths of a bracketed tree. A phrase is open if it does not end before the next word."""
-    words = list(parse_tree(text, place)[-1].words)  # raises if the tree is invalid
-    depths, open_phrases, depth = [], [], 0
-    for label, word, _ in TREE.findall(text.rstrip()):
-        depth += 1 if label else 0 if word else -1
-        if word:
-            depths.append(depth)
-            open_phrases.append(depth)
-        elif not label:
-            open_phrases[-1] = depth
-    return DepthSentence(words, open_phrases if measure == "open" else depths)

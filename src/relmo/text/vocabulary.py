@@ -1,25 +1,28 @@
-"""Vocabularies: symbols (characters, words, labels) and their ids, as a text file with one symbol per line.
+"""Vocabularies: symbols (characters, words, labels) and their ids, as a text file with one symbol per line; subwords.
+Those of language models continue by falling frequency after the specials: adaptive and sampled softmax rely on it."""
 
-An id is a line number, from 0. The vocabulary of a language model begins with the specials <unk> and </s> (end of text)
-and continues by falling frequency, which adaptive and sampled softmax rely on. Line ends, other whitespace, control
-characters and the backslash are escaped as in Python.
-"""
-
+import io
 import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 
-from relmo.errors import VocabularyError, quote
-from relmo.text.characters import BOS, EOS
+from relmo.errors import CorpusError, SettingError, VocabularyError, quote
 from relmo.text.corpus import read_lines
 
+BOS, EOS = "<S>", "</S>"
 UNKNOWN = "<unk>"
 END = "</s>"
 SPECIALS = (UNKNOWN, END)
 SURROGATE = re.compile("[\ud800-\udfff]")
+
+SPACE = "▁"
+UNKNOWN_COST = 10.0  # of sentencepiece: score of an unknown character below that of the worst piece
+MAX_WORD_LENGTH = 200  # characters; longer words are cut, since merging takes quadratic time
+CACHE_SIZE = 200_000  # words
 
 
 class Vocabulary:
@@ -71,28 +74,24 @@ class Vocabulary:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Load a file of `save`, or any list of words. Missing specials are put first."""
-        symbols: list[str] = []
         line_numbers: dict[str, int] = {}
         for number, line in enumerate(read_lines(path), start=1):
             symbol = unescape(line.text, f"{path}:{number}")
             if symbol in line_numbers:
-                raise VocabularyError(
-                    f"{path}:{number}: {quote(escape(symbol))} is already on line {line_numbers[symbol]}; remove one"
-                )
+                place = f"{path}:{number}: {quote(escape(symbol))}"
+                raise VocabularyError(f"{place} is already on line {line_numbers[symbol]}; remove one")
             if not symbol:
                 raise VocabularyError(f"{path}:{number}: empty line; remove it")
             if "\\" in line.text and SURROGATE.search(symbol):
                 raise VocabularyError(f"{path}:{number}: {quote(line.text)} is an unpaired surrogate; remove it")
             line_numbers[symbol] = number
-            symbols.append(symbol)
-        if not symbols:
+        if not line_numbers:
             raise VocabularyError(f"{path}: the vocabulary is empty")
-        return cls([*(special for special in cls.specials if special not in line_numbers), *symbols])
+        return cls([*(special for special in cls.specials if special not in line_numbers), *line_numbers])
 
 
 class SentenceVocabulary(Vocabulary):
-    """Vocabulary of a bidirectional language model, with the specials of the original ELMo: a sentence is enclosed in
-    <S> and </S>."""
+    """Vocabulary of a bidirectional language model, with the specials of the original ELMo."""
 
     specials = (BOS, EOS, "<UNK>")
     unknown_symbol, end_symbol = "<UNK>", EOS
@@ -100,19 +99,125 @@ class SentenceVocabulary(Vocabulary):
 
 def escape(symbol: str) -> str:
     """Escape whitespace, control characters and the backslash as in Python."""
-    return "".join(
-        c.encode("unicode_escape").decode()
-        if c in "\\\n\r\t" or (c.isspace() and c != " ") or (not c.isprintable() and c != " ")
-        else c
-        for c in symbol
-    )
+    return "".join(c.encode("unicode_escape").decode() if c == "\\" or not c.isprintable() else c for c in symbol)
 
 
 def unescape(text: str, place: str) -> str:
     """Undo `escape`; `place` is for the error message."""
-    if "\\" not in text:
-        return text
     try:
-        return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
+        return text.encode("latin-1", "backslashreplace").decode("unicode_escape") if "\\" in text else text
     except UnicodeDecodeError as error:
         raise VocabularyError(f"{place}: {quote(text)} has an invalid escape; write a backslash as \\\\") from error
+
+
+class Pieces(Vocabulary):
+    """Pieces of BPE in the order of merging, or of a unigram model, each with a space and its log-probability."""
+
+    specials = ()
+
+
+class Subwords:
+    """Conversion of text to pieces and back, without sentencepiece, which learned them. Each word begins with ▁.
+
+    Sennrich, Haddow & Birch 2016, Neural machine translation of rare words with subword units
+    Kudo 2018, Subword regularization;  Kudo & Richardson 2018, SentencePiece
+    """
+
+    def __init__(self, pieces: Pieces, kind: Literal["bpe", "unigram"]):
+        self.kind, self.ranks = kind, pieces.index
+        self.scores: dict[str, float] = {}
+        self.cache: dict[str, list[str]] = {}
+        if kind == "bpe":
+            return
+        for symbol in pieces.symbols:
+            piece, _, score = symbol.rpartition(" ")
+            try:
+                self.scores[piece] = float(score)
+            except ValueError:
+                piece = ""
+            if not piece or not abs(self.scores[piece]) < float("inf"):
+                raise VocabularyError(f"{quote(symbol)} is not a piece followed by its log-probability")
+        self.max_piece_length = max(map(len, self.scores), default=1)
+        self.unknown = min(self.scores.values(), default=0.0) - UNKNOWN_COST
+
+    def split(self, text: str) -> list[str]:
+        """Split a text into pieces."""
+        pieces: list[str] = []
+        for word in text.split():
+            word_pieces = self.cache.get(word)
+            if word_pieces is None:
+                symbols, cut = SPACE + word, self._merge if self.kind == "bpe" else self._segment
+                starts = range(0, len(symbols), MAX_WORD_LENGTH)
+                word_pieces = [piece for start in starts for piece in cut(symbols[start : start + MAX_WORD_LENGTH])]
+                if len(self.cache) >= CACHE_SIZE:
+                    self.cache = {}  # replaced, not cleared: other threads may be reading
+                self.cache[word] = word_pieces
+            pieces += word_pieces
+        return pieces
+
+    @staticmethod
+    def join(pieces: Sequence[str]) -> str:
+        """Join pieces to a text."""
+        return "".join(pieces).replace(SPACE, " ").strip()
+
+    def _merge(self, word: str) -> list[str]:
+        """Segment by BPE: merge the neighbours whose union has the lowest rank, leftmost first, while there is one."""
+        parts, never = list(word), len(self.ranks)
+        while len(parts) > 1:
+            ranks = [self.ranks.get(a + b, never) for a, b in pairwise(parts)]
+            best = min(ranks)
+            if best == never:
+                break
+            i = ranks.index(best)
+            parts[i : i + 2] = [parts[i] + parts[i + 1]]
+        return parts
+
+    def _segment(self, word: str) -> list[str]:
+        """Segment by Viterbi: best[i] is the largest sum of i characters, starts[i] the start of its last piece."""
+        best, starts = [0.0], [0]
+        for end in range(1, len(word) + 1):
+            choices = (
+                (best[start] + self.scores.get(word[start:end], -float("inf")), start)
+                for start in range(max(0, end - self.max_piece_length), end)
+            )
+            score, start = max(choices, key=lambda choice: choice[0])
+            if score == -float("inf"):
+                score, start = best[end - 1] + self.unknown, end - 1
+            best.append(score)
+            starts.append(start)
+        pieces, end = [], len(word)
+        while end:
+            pieces.append(word[starts[end] : end])
+            end = starts[end]
+        return pieces[::-1]
+
+
+def learn_subwords(texts: Iterable[str], *, kind: Literal["bpe", "unigram"], size: int) -> Pieces:
+    """Learn about `size` pieces from texts."""
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise SettingError(f"{kind} needs the sentencepiece package: pip install 'relmo[translate]'") from error
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(" ".join(text.split()) for text in texts),
+            model_writer=model,
+            model_type=kind,
+            vocab_size=size,
+            hard_vocab_limit=False,
+            character_coverage=1.0,
+            normalization_rule_name="identity",
+            max_sentence_length=1 << 20,
+            unk_id=0,
+            bos_id=-1,
+            eos_id=-1,
+            pad_id=-1,
+            num_threads=1,  # with more, the order of summation varies
+            minloglevel=2,
+        )
+    except RuntimeError as error:  # for example, fewer pieces than requested
+        raise CorpusError(f"{size} subwords cannot be learned from these texts ({error}); use fewer") from error
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    scored_pieces = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(1, len(processor))]
+    return Pieces([piece if kind == "bpe" else f"{piece} {score:.6g}" for piece, score in scored_pieces])

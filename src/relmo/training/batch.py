@@ -1,10 +1,9 @@
 """Batches for training: lanes for truncated back-propagation, sentences bucketed by length, skip-gram groups.
 
-Every batch is a pure function of (epoch, index). These two numbers are the whole position in the data, which makes a
-run resumable bit for bit. Batches are made on the host; `move_to_device` copies them to a GPU.
+Every batch is a pure function of (epoch, index), which makes a run resumable bit for bit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from relmo.errors import CorpusError
 from relmo.networks.bilm import BiWindow
 from relmo.networks.language_model import Window
 from relmo.networks.skipgram import Groups
-from relmo.settings.skipgram import SkipgramModelSettings
+from relmo.settings.lm import SkipgramModelSettings
 from relmo.text.characters import BOS, EOS, Spellings
 from relmo.text.encode import CHUNK
 from relmo.text.vocabulary import SentenceVocabulary
@@ -30,47 +29,54 @@ FIXED_WIDTHS, MIN_FIXED_WORDS = (16, 24, 32), 64
 GROUP_SIZE, NUM_NEGATIVES = 32, 64  # skip-gram: words per group and negatives shared by them; affect speed and noise
 
 
-def move_to_device(batch: Any, device: torch.device) -> Any:
-    """Copy the tensors of a batch (a tensor, or nested tuples and lists) to the device without waiting for a GPU."""
+def map_tensors(batch: Any, function: Callable[[Tensor], Any]) -> Any:
+    """Apply a function to all tensors of a batch: a tensor, or nested tuples and lists of tensors and other values."""
     if isinstance(batch, Tensor):
-        if batch.device.type == "cpu" and device.type == "cuda":
-            batch = batch.contiguous().pin_memory()  # only pinned memory is copied asynchronously
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, list):
-        return [move_to_device(part, device) for part in batch]
-    if isinstance(batch, tuple):
-        parts = [move_to_device(part, device) for part in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
-    return batch
+        return function(batch)
+    if not isinstance(batch, list | tuple):
+        return batch
+    parts = [map_tensors(part, function) for part in batch]
+    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
 
 
-def _check_window(num_steps: int, unit: str, lanes: int, unroll: int) -> None:
-    if num_steps < lanes * unroll:
-        raise CorpusError(
-            f"The training text has {num_steps} {unit}, fewer than one window of {lanes} lanes x {unroll} steps. "
-            "Add text, or lower --batch or --unroll."
-        )
+def move_to_device(batch: Any, device: torch.device) -> Any:
+    """Copy the tensors of a batch to the device without waiting for a GPU."""
+
+    def move(tensor: Tensor) -> Tensor:
+        if tensor.device.type == "cpu" and device.type == "cuda":
+            tensor = tensor.contiguous().pin_memory()  # only pinned memory is copied asynchronously
+        return tensor.to(device, non_blocking=True)
+
+    return map_tensors(batch, move)
 
 
-class Lanes:
-    """A stream of ids, read as `batch` parallel lanes in windows of `unroll` steps.
+class _LaneWindows:
+    """A text as `world_size * batch` parallel lanes of equal length, `batch` of them per rank, in windows of `unroll`.
 
-    Lane b is the b-th of `batch` equal pieces of the stream, so window i + 1 continues window i and the state can be
-    carried. The last window of an epoch may be shorter; fewer than `batch` symbols at the end of the stream are
-    skipped. With several processes there are `world_size * batch` lanes, `batch` of them for each rank.
-    """
+    Window i + 1 continues window i, so that the state can be carried. The last window may be shorter."""
 
-    def __init__(self, stream: np.ndarray, *, batch: int, unroll: int, rank: int = 0, world_size: int = 1):
+    def __init__(self, num_steps: int, unit: str, *, batch: int, unroll: int, rank: int, world_size: int):
         lanes = world_size * batch
-        _check_window(len(stream) - 1, "symbols", lanes, unroll)
-        self.length = (len(stream) - 1) // lanes
-        stride = stream.strides[0]
-        all_lanes = as_strided(stream, (lanes, self.length + 1), (self.length * stride, stride), writeable=False)
-        self.lanes = all_lanes[rank * batch : (rank + 1) * batch]
-        self.unroll = unroll
+        if num_steps < lanes * unroll:
+            raise CorpusError(
+                f"The training text has {num_steps} {unit}, fewer than one window of {lanes} lanes x {unroll} steps. "
+                "Add text, or lower --batch or --unroll."
+            )
+        self.length, self.unroll = num_steps // lanes, unroll
+        self.starts = (rank * batch + np.arange(batch)).reshape(-1, 1) * self.length  # (B, 1)
 
     def __len__(self) -> int:
         return -(-self.length // self.unroll)
+
+
+class Lanes(_LaneWindows):
+    """A stream of ids as lanes: lane b is the b-th of equal pieces of the stream."""
+
+    def __init__(self, stream: np.ndarray, *, batch: int, unroll: int, rank: int = 0, world_size: int = 1):
+        super().__init__(len(stream) - 1, "symbols", batch=batch, unroll=unroll, rank=rank, world_size=world_size)
+        stride = stream.strides[0]
+        shape, strides = (batch, self.length + 1), (self.length * stride, stride)
+        self.lanes = as_strided(stream[self.starts[0, 0] :], shape, strides, writeable=False)
 
     def get(self, epoch: int, index: int) -> Window:
         """Return window `index`; all epochs have the same windows."""
@@ -88,7 +94,7 @@ class Order(NamedTuple):
 
 
 class BiText:
-    """Sentences (see `relmo.text.sentences`) as a bidirectional model reads them.
+    """Sentences (see `relmo.text.encode`) as a bidirectional model reads them.
 
     The forward direction reads <S> w1 … wn and predicts the next token up to </S>; the backward direction reads
     </S> wn … w1 and predicts down to <S>. Both take n + 1 steps, so a sentence has the same positions in both streams.
@@ -124,10 +130,7 @@ class BiText:
         return move_to_device(self.read(positions), self.device)
 
     def read(self, positions: np.ndarray, order: Order | None = None) -> BiWindow:
-        """Return the window at `positions` (B, T + 1), the last of which is only predicted.
-
-        Positions refer to the sentences in `order`, by default that of the text, and wrap around at its end.
-        """
+        """Return the window at `positions` (B, T + 1) of the sentences in `order`; the last one is only predicted."""
         positions = positions % self.steps
         starts = self.bounds if order is None else order.starts
         rank = np.searchsorted(starts, positions, side="right") - 1  # of the sentence in this order
@@ -139,7 +142,16 @@ class BiText:
         inputs = (ids if self.spellings is None else text)[:, :-1]
         inputs = np.where(inputs < 0, self.initial_ids, inputs)
         targets = np.where(ids[:, 1:] < 0, self.final_ids, ids[:, 1:])
-        words, inverse = self._distinct(inputs)
+        # The distinct words, shortest first, and the index of every input among them. Each word writes its position to
+        # its entry of `scratch`; one position per word survives. This is several times faster than sorting.
+        flat = inputs.reshape(-1)
+        places = np.arange(len(flat), dtype=np.int32)
+        self.scratch[flat] = places
+        words = flat[self.scratch[flat] == places]
+        if self.spellings is not None:
+            words = words[np.argsort(self.spellings.lengths[words], kind="stable")]
+        self.scratch[words] = places[: len(words)]
+        inverse = self.scratch[inputs].astype(np.int64)
         if self.fixed_shapes:
             num_padding = round_up_size(len(words)) - len(words)
             words, inverse = np.pad(words, (num_padding, 0), mode="edge"), inverse + num_padding
@@ -149,21 +161,6 @@ class BiText:
         groups = np.split(words, sorted({int(len(words) * quantile) for quantile in quantiles} - {0}))
         characters = [self.spellings.ids(group, margin=self.margin, widths=widths) for group in groups]
         return BiWindow([torch.from_numpy(ids) for ids in characters], *map(torch.from_numpy, (inverse, targets)))
-
-    def _distinct(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the distinct words, shortest first, and the index of every input among them.
-
-        Each word writes its position to its entry of `scratch`; one position per distinct word survives. This is
-        several times faster than sorting.
-        """
-        flat = inputs.reshape(-1)
-        positions = np.arange(len(flat), dtype=np.int32)
-        self.scratch[flat] = positions
-        words = flat[self.scratch[flat] == positions]
-        if self.spellings is not None:
-            words = words[np.argsort(self.spellings.lengths[words], kind="stable")]
-        self.scratch[words] = positions[: len(words)]
-        return words, self.scratch[inputs].astype(np.int64)
 
     def shuffle(self, generator: np.random.Generator, stretch: int = 1) -> Order:
         """Draw an order of the sentences in which runs of `stretch` consecutive sentences stay together."""
@@ -182,8 +179,8 @@ def round_up_size(count: int) -> int:
     return max(MIN_FIXED_WORDS, -(-count // quarter) * quarter)
 
 
-class BiLanes:
-    """A `BiText`, read as parallel lanes in windows of `unroll` steps like `Lanes`.
+class BiLanes(_LaneWindows):
+    """A `BiText` as lanes.
 
     With a `seed` the sentences are shuffled every epoch, runs of `stretch` sentences together. Without, the text is
     read in order as a ring, and each epoch starts elsewhere, so that lanes and windows are cut at other positions.
@@ -200,31 +197,22 @@ class BiLanes:
         rank: int = 0,
         world_size: int = 1,
     ):
-        _check_window(text.steps, "words and sentence ends", world_size * batch, unroll)
-        self.text = text
-        self.length = text.steps // (world_size * batch)
-        self.starts = (rank * batch + np.arange(batch)).reshape(-1, 1) * self.length  # (B, 1)
-        self.unroll, self.seed, self.stretch = unroll, seed, stretch
-        self._start_epoch(0)
-
-    def __len__(self) -> int:
-        return -(-self.length // self.unroll)
+        unit = "words and sentence ends"
+        super().__init__(text.steps, unit, batch=batch, unroll=unroll, rank=rank, world_size=world_size)
+        self.text, self.seed, self.stretch = text, seed, stretch
+        self.epoch, self.offset = -1, 0
+        self.order: Order | None = None
 
     def get(self, epoch: int, index: int) -> BiWindow:
         """Return window `index` of this epoch."""
-        if epoch != self.epoch:
-            self._start_epoch(epoch)
+        if self.seed is None:
+            self.offset = int(epoch * GOLDEN_RATIO * self.text.steps)
+        elif epoch != self.epoch:
+            self.order = self.text.shuffle(np.random.default_rng((self.seed, epoch)), self.stretch)
+        self.epoch = epoch
         start = self.starts + index * self.unroll
         steps = min(self.unroll, self.length - index * self.unroll)
         return self.text.read(self.offset + start + np.arange(steps + 1), self.order)
-
-    def _start_epoch(self, epoch: int) -> None:
-        self.epoch, self.offset = epoch, 0
-        self.order: Order | None = None
-        if self.seed is None:
-            self.offset = int(epoch * GOLDEN_RATIO * self.text.steps)
-        else:
-            self.order = self.text.shuffle(np.random.default_rng((self.seed, epoch)), self.stretch)
 
 
 class LengthBuckets:
@@ -232,35 +220,38 @@ class LengthBuckets:
 
     Sequences of equal length are shuffled every epoch, and so are the batches. The bounds of the batches depend on the
     lengths alone, so all epochs have the same number of batches. A sequence longer than the budget is its own batch.
+    `collate` makes a batch of the indices of its sequences; by default the batch is these indices.
     """
 
-    def __init__(self, lengths: Sequence[int], *, tokens_per_batch: int, seed: int, max_size: int | None = None):
-        self.lengths = np.asarray(lengths)
-        self.seed = seed
-        self.bounds = [0]
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        *,
+        tokens_per_batch: int,
+        seed: int,
+        max_size: int | None = None,
+        collate: Callable[[np.ndarray], Any] = np.asarray,
+    ):
+        self.lengths, self.seed, self.collate, self.bounds = np.asarray(lengths), seed, collate, [0]
         for position, length in enumerate(np.sort(self.lengths)):
             count = position - self.bounds[-1]
             if count and ((count + 1) * length > tokens_per_batch or count == max_size):
                 self.bounds.append(position)
         self.bounds.append(len(self.lengths))
-        self._start_epoch(0)
+        self.epoch = -1
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
-    def get(self, epoch: int, index: int) -> np.ndarray:
-        """Return the indices of the sequences in batch `index` of this epoch."""
+    def get(self, epoch: int, index: int) -> Any:
+        """Return batch `index` of this epoch."""
         if epoch != self.epoch:
-            self._start_epoch(epoch)
+            generator = np.random.default_rng((self.seed, epoch))
+            permutation = generator.permutation(len(self.lengths))
+            self.by_length = permutation[np.argsort(self.lengths[permutation], kind="stable")]
+            self.order, self.epoch = generator.permutation(len(self)), epoch
         bucket = self.order[index]
-        return self.by_length[self.bounds[bucket] : self.bounds[bucket + 1]]
-
-    def _start_epoch(self, epoch: int) -> None:
-        generator = np.random.default_rng((self.seed, epoch))
-        permutation = generator.permutation(len(self.lengths))
-        self.by_length = permutation[np.argsort(self.lengths[permutation], kind="stable")]
-        self.order = generator.permutation(len(self))
-        self.epoch = epoch
+        return self.collate(self.by_length[self.bounds[bucket] : self.bounds[bucket + 1]])
 
 
 class Contexts:
@@ -289,7 +280,7 @@ class Contexts:
         self.noise = noise / noise[-1]  # (V,)
         column, row = np.arange(GROUP_SIZE + 2 * self.window), np.arange(GROUP_SIZE)[:, None]
         self.distance = np.abs(column - self.window - row)  # (S, C)
-        self._start_epoch(0)
+        self.epoch = -1
 
     def __len__(self) -> int:
         return -(-len(self.stream) // self.batch)
@@ -297,7 +288,7 @@ class Contexts:
     def get(self, epoch: int, index: int) -> Groups:
         """Return batch `index` of this epoch; its random numbers are drawn from (seed, epoch, index)."""
         if epoch != self.epoch:
-            self._start_epoch(epoch)
+            self.order, self.epoch = np.random.default_rng((self.seed, epoch)).permutation(len(self)), epoch
         generator = np.random.default_rng((self.seed, epoch, index))
         start = int(self.order[index]) * self.batch
         ids = self.stream[start : start + self.batch].astype(np.int64)
@@ -318,7 +309,3 @@ class Contexts:
         padding = (self.window, self.window + groups * GROUP_SIZE - len(symbols))
         padded = np.pad(symbols, padding, constant_values=filler)
         return sliding_window_view(padded, GROUP_SIZE + 2 * self.window)[::GROUP_SIZE]
-
-    def _start_epoch(self, epoch: int) -> None:
-        self.order = np.random.default_rng((self.seed, epoch)).permutation(len(self))
-        self.epoch = epoch

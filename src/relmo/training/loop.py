@@ -1,21 +1,23 @@
-"""The training loop. It is independent of the task: a model supplies `loss(batch, carry)`, data `get(epoch, index)`.
+"""The training loop, its plan, and steps as CUDA graphs; independent of the task, of files and of printing.
 
-`Trainer.steps()` is a generator of steps; checkpoints and metrics (`runs/run.py`) and printing (the command line) are
-outside it. `Trainer.state()` has everything that the rest of the run depends on: weights, optimiser, average, random
-generators, the state carried from the last window, the step count (which determines the position in the data and the
-learning rate), and the validation record. A fresh trainer that loads it continues as if the run had never stopped.
-
-No step waits for the GPU: losses and norms stay on the device until they are read, and a thread prefetches batches.
-With several processes (`training/parallel.py`) each rank has its own batches, carried state and random numbers;
-weights, optimiser, losses and decisions are the same in all.
+`Trainer.state()` has everything that the rest of the run depends on: weights, optimiser, average, random generators,
+carried state, step count (which determines the position in the data and the learning rate) and validation record. A
+fresh trainer that loads it continues as if the run had never stopped. No step waits for the GPU: losses and norms stay
+on the device until they are read, and a thread prefetches batches. With several processes (`training/parallel.py`) each
+rank has its own batches, carried state and random numbers; everything else is the same in all.
 """
 
 import math
+import os
+import sys
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -24,19 +26,19 @@ from torch import Tensor, nn
 from relmo.errors import RelmoError
 from relmo.networks.language_model import Loss
 from relmo.nn.cells import State
-from relmo.settings.training import TrainSettings
-from relmo.training.batch import move_to_device
-from relmo.training.graphs import GraphedLoss, supports_graphs
-from relmo.training.optimizer import clip_factor, gradient_norm, make_optimizer, make_state_template, update
-from relmo.training.parallel import SINGLE_PROCESS, Team
+from relmo.settings.sections import TrainSettings
+from relmo.training.batch import map_tensors, move_to_device
+from relmo.training.optimizer import clip_factor, gradient_norm, make_optimizer, update
+from relmo.training.parallel import SINGLE_PROCESS, Team, TrainingLoss
 
 PREFETCH = 3  # batches that are prepared in advance for a GPU
+MAX_TRIAL_STEPS, MAX_TRIAL_SECONDS = 12, 2.0  # of the steps that are timed for the plan
+MAX_GRAPHS = 12  # each has gradients of its own
+WARM_UP_STEPS = 2  # before recording a graph, while libraries allocate their workspaces
 
 
 class Batches(Protocol):
-    """Training data with `len` batches per epoch, each a pure function of its position.
-
-    One thread at a time calls `get`, not always the same one. Tensors may be on the host."""
+    """Training data with `len` batches per epoch, each a pure function of its position; not thread-safe."""
 
     def __len__(self) -> int: ...
     def get(self, epoch: int, index: int) -> Any:
@@ -44,9 +46,7 @@ class Batches(Protocol):
 
 
 class Step(NamedTuple):
-    """Record of one optimiser step.
-
-    `loss`, `norm` and `clipped` (the number of clipped steps so far) are tensors on the device."""
+    """Record of one optimiser step; `clipped` is the number of clipped steps so far."""
 
     number: int
     epoch: float
@@ -60,27 +60,69 @@ class Step(NamedTuple):
     validation_seconds: float
 
 
-class Prefetcher:
-    """Thread that prepares up to `depth` batches in advance, in order; `end` is the number of batches of the run.
+class RecordedStep(NamedTuple):
+    """A graph, its input tensors (batch and carried state), and the loss and gradients that it writes."""
 
-    Errors are raised by the `get` of their batch."""
+    graph: torch.cuda.CUDAGraph
+    inputs: list[Tensor]
+    loss: Loss
+    gradients: list[Tensor | None]
 
-    def __init__(self, batches: Batches, *, depth: int, end: int):
-        self.batches, self.depth, self.end = batches, depth, end
-        self.executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
-        self.queue: deque[tuple[int, Future[Any]]] = deque()
 
-    def get(self, position: int) -> Any:
-        """Return the batch at this position of the run and schedule those after it."""
-        while self.queue and self.queue[0][0] != position:
-            self.queue.popleft()[1].cancel()
-        for i in range(position + len(self.queue), max(position + 1, min(position + 1 + self.depth, self.end))):
-            self.queue.append((i, self.executor.submit(self.batches.get, *divmod(i, len(self.batches)))))
-        return self.queue.popleft()[1].result()
+class GraphedLoss:
+    """A loss function with its backward pass, replayed from one CUDA graph per shape of batch.
 
-    def close(self) -> None:
-        """End the thread after its current batch."""
-        self.executor.shutdown(cancel_futures=True)
+    A step of a recurrent network is a thousand small kernels, which Python launches more slowly than they run. Random
+    numbers are drawn at every replay, from the generator's current state. RELMO_GRAPHS=0 turns graphs off."""
+
+    def __init__(self, loss: Callable[[Any, State | None], Loss], parameters: Sequence[nn.Parameter]):
+        self.loss = loss
+        self.parameters = list(parameters)
+        self.steps: OrderedDict[Any, RecordedStep] = OrderedDict()  # least recently used first
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, batch: Any, carry: State) -> Loss:
+        """Return the detached loss of the batch and set the gradients of the parameters."""
+        inputs: list[Tensor] = []
+        map_tensors((batch, carry), inputs.append)
+        key = tuple((tensor.shape, tensor.dtype) for tensor in inputs)
+        if key not in self.steps:
+            if len(self.steps) == MAX_GRAPHS:
+                self.steps.popitem(last=False)
+            self.steps[key] = self._record(batch, carry)
+        self.steps.move_to_end(key)
+        step = self.steps[key]
+        torch._foreach_copy_(step.inputs, inputs)
+        step.graph.replay()
+        for parameter, gradient in zip(self.parameters, step.gradients, strict=True):
+            parameter.grad = gradient
+        mean, predictions, state = step.loss
+        return Loss(mean.clone(), predictions, None if state is None else tuple(tensor.clone() for tensor in state))
+
+    def _record(self, batch: Any, carry: State) -> RecordedStep:
+        batch, carry = map_tensors((batch, carry), Tensor.clone)
+        device = carry[0].device
+        rng_state = torch.cuda.get_rng_state(device)
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP_STEPS):
+                self._run(batch, carry)
+        torch.cuda.current_stream(device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            loss = self._run(batch, carry)
+        torch.cuda.set_rng_state(rng_state, device)  # recording must not advance the generator
+        inputs: list[Tensor] = []
+        map_tensors((batch, carry), inputs.append)
+        return RecordedStep(graph, inputs, loss, [parameter.grad for parameter in self.parameters])
+
+    def _run(self, batch: Any, carry: State) -> Loss:
+        for parameter in self.parameters:
+            parameter.grad = None
+        loss = self.loss(batch, carry)
+        loss.mean.backward()
+        return loss._replace(mean=loss.mean.detach())
 
 
 class Trainer:
@@ -101,30 +143,39 @@ class Trainer:
         team: Team = SINGLE_PROCESS,
         prefetch: int | None = None,
     ):
-        self.model = model
-        self.batches = batches
-        self.settings = settings
-        self.validate = validate
-        self.frozen = frozen
-        self.team = team
+        self.model, self.batches, self.settings = model, batches, settings
+        self.validate, self.frozen, self.team = validate, frozen, team
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         saved_names = model.state_dict()
         self.buffers = [b for name, b in model.named_buffers() if name in saved_names]  # e.g. batch norm statistics
         self.device = self.parameters[0].device
-        self.loss = team.distribute_loss(model)
+        self.loss: Callable[[Any, State | None], Loss] = model.loss  # type: ignore[assignment]
+        if team.world_size > 1:  # the backward pass averages gradients, and all ranks start from rank 0's weights
+            from torch.nn.parallel import DistributedDataParallel
+
+            # A cluster of an adaptive softmax without a word in the batch gets no gradient.
+            has_unused = any(isinstance(module, nn.AdaptiveLogSoftmaxWithLoss) for module in model.modules())
+            self.loss = DistributedDataParallel(
+                TrainingLoss(model),
+                broadcast_buffers=False,
+                gradient_as_bucket_view=True,
+                find_unused_parameters=has_unused,
+            )
         self.optimizer = make_optimizer(model, settings)
         self.average = [p.detach().clone() for p in self.parameters] if settings.average else []
         self.prefetch = PREFETCH * (self.device.type == "cuda") if prefetch is None else prefetch
-        self.prefetcher: Prefetcher | None = None
+        self.executor: ThreadPoolExecutor | None = None  # thread that prepares batches, in order
+        self.queue: deque[tuple[int, Future[Any]]] = deque()  # their positions and futures
+        enabled = settings.precision == "bfloat16"
+        self.autocast = partial(torch.autocast, self.device.type, dtype=torch.bfloat16, enabled=enabled)
         self.graphed: GraphedLoss | None = None
-        if team.world_size == settings.accumulate == 1 and supports_graphs(model, self.device):
+        has_graphs = self.device.type == "cuda" and getattr(model, "graphs", False)
+        if has_graphs and team.world_size == settings.accumulate == 1 and os.environ.get("RELMO_GRAPHS") != "0":
             self.graphed = GraphedLoss(self._loss, self.parameters)
         self.total = max(1, math.ceil(settings.epochs * len(batches) / settings.accumulate))
-        self.number = 0
+        self.number, self.best, self.since_best = 0, math.inf, 0
         self.carry: State | None = None
         self.clipped = torch.zeros((), device=self.device)
-        self.best = math.inf
-        self.since_best = 0
         torch.manual_seed(settings.seed + team.rank)
 
     @property
@@ -141,35 +192,44 @@ class Trainer:
     def set_total_steps(self, total: int) -> None:
         """Set the total number of steps of the run."""
         self.total = max(total, self.number, 1)
-        if self.prefetcher is not None:
-            self.prefetcher.end = self.total * self.settings.accumulate
 
     def steps(self) -> Generator[Step, None, None]:
         """Yield the remaining steps of the optimiser, each after its validation."""
-        prefetcher: Prefetcher | None = None
-        if self.prefetch:
-            prefetcher = Prefetcher(self.batches, depth=self.prefetch, end=self.total * self.settings.accumulate)
-            self.prefetcher = prefetcher
+        executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") if self.prefetch else None
+        self.executor, self.queue = executor, deque()
         try:
             while not self.finished:
                 yield self._step()
         finally:
-            if prefetcher is not None:
-                prefetcher.close()
-                if self.prefetcher is prefetcher:
-                    self.prefetcher = None
+            if executor is not None:
+                executor.shutdown(cancel_futures=True)  # ends the thread after its current batch
+                if self.executor is executor:
+                    self.executor = None
 
     def batch(self, position: int) -> Any:
-        """Return the batch at this position, counted over all epochs, on the device."""
-        if self.prefetcher is not None:
-            return move_to_device(self.prefetcher.get(position), self.device)
-        return move_to_device(self.batches.get(*divmod(position, len(self.batches))), self.device)
+        """Return the batch at this position, counted over all epochs, on the device, and prefetch those after it."""
+        if self.executor is None:
+            return move_to_device(self.batches.get(*divmod(position, len(self.batches))), self.device)
+        while self.queue and self.queue[0][0] != position:
+            self.queue.popleft()[1].cancel()
+        end = min(position + 1 + self.prefetch, self.total * self.settings.accumulate)
+        for i in range(position + len(self.queue), max(position + 1, end)):
+            self.queue.append((i, self.executor.submit(self.batches.get, *divmod(i, len(self.batches)))))
+        return move_to_device(self.queue.popleft()[1].result(), self.device)
 
     def _step(self) -> Step:
         loss, norm, lr, count = self.advance()
-        start = time.perf_counter()
-        valid, is_best = self._validate_if_due()
-        seconds = 0.0 if valid is None else time.perf_counter() - start
+        start, seconds = time.perf_counter(), 0.0
+        valid, is_best = None, False
+        every = self.settings.validate_every or max(1, len(self.batches) // self.settings.accumulate)
+        if self.validate is not None and (self.number % every == 0 or self.number >= self.total):
+            with self.averaged_weights():
+                valid = self.team.broadcast(self.validate(self.model))
+            if not math.isfinite(valid):
+                raise RelmoError(f"The validation loss is {valid} after step {self.number}; lower --lr or --clip-norm.")
+            is_best = valid < self.best
+            self.best, self.since_best = (valid, 0) if is_best else (self.best, self.since_best + 1)
+            seconds = time.perf_counter() - start
         epoch = self.number * self.settings.accumulate / len(self.batches)
         return Step(self.number, epoch, lr, loss, norm, self.clipped, count, valid, is_best, seconds)
 
@@ -208,7 +268,9 @@ class Trainer:
                 loss = self.graphed(batch, carry)
                 self.carry = loss.carry
                 return loss.mean, loss.predictions
-            with nullcontext() if part == accumulate - 1 else self.team.no_sync(self.loss):
+            # Ranks average their gradients in the last backward pass only.
+            is_synced = part == accumulate - 1 or self.team.world_size == 1
+            with nullcontext() if is_synced else self.loss.no_sync():  # type: ignore[attr-defined]
                 loss = self._loss(batch, carry)
                 (loss.mean / accumulate).backward()
             self.carry = loss.carry
@@ -217,24 +279,8 @@ class Trainer:
         return self.team.mean(total), count * self.team.world_size
 
     def _loss(self, batch: Any, carry: State | None) -> Loss:
-        with self._autocast():
+        with self.autocast():
             return self.loss(batch, carry)
-
-    def _autocast(self) -> torch.autocast:
-        enabled = self.settings.precision == "bfloat16"
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled)
-
-    def _validate_if_due(self) -> tuple[float | None, bool]:
-        every = self.settings.validate_every or max(1, len(self.batches) // self.settings.accumulate)
-        if self.validate is None or (self.number % every and self.number < self.total):
-            return None, False
-        with self.averaged_weights():
-            valid = self.team.broadcast(self.validate(self.model))
-        if not math.isfinite(valid):
-            raise RelmoError(f"The validation loss is {valid} after step {self.number}; lower --lr or --clip-norm.")
-        is_best = valid < self.best
-        self.best, self.since_best = (valid, 0) if is_best else (self.best, self.since_best + 1)
-        return valid, is_best
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
@@ -251,9 +297,9 @@ class Trainer:
                     parameter.copy_(weight)
 
     def _model_tensors(self) -> dict[str, Tensor]:
-        tensors = {f"model.{i}": p.detach() for i, p in enumerate(self.parameters)}
-        tensors |= {f"average.{i}": a for i, a in enumerate(self.average)}
-        return tensors | {f"buffer.{i}": b for i, b in enumerate(self.buffers)} | {"clipped": self.clipped}
+        lists = {"model": [p.detach() for p in self.parameters], "average": self.average, "buffer": self.buffers}
+        tensors = {f"{kind}.{i}": tensor for kind, tensors in lists.items() for i, tensor in enumerate(tensors)}
+        return tensors | {"clipped": self.clipped}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return tensors by name and plain values, everything the rest of the run depends on, of all ranks."""
@@ -271,12 +317,19 @@ class Trainer:
     def find_mismatch(self, tensors: dict[str, Tensor]) -> str | None:
         """Return why these tensors cannot be a state of this trainer, by names, types and shapes; None if they can."""
         expected = self._model_tensors()
-        for i, template in enumerate(make_state_template(self.optimizer, self.settings)):
-            moments = {f"optimizer.{i}.{key}": tensor for key, tensor in template.items()}
-            # Except for Adagrad, the state of a parameter is created by its first gradient.
-            if self.settings.optimizer == "adagrad" or tensors.keys() & moments.keys():
-                expected |= moments
-        with torch.no_grad(), self._autocast():
+        num_parameters = 0  # in torch's order
+        for group in self.optimizer.param_groups:
+            optimizer_name = "sgd" if "rows" in group else self.settings.optimizer  # Muon's matrices have SGD's state
+            keys = {"adagrad": ["sum"], "sgd": ["momentum_buffer"]}.get(optimizer_name, ["exp_avg", "exp_avg_sq"])
+            for i, parameter in enumerate(group["params"], start=num_parameters):
+                moments = {f"optimizer.{i}.{key}": parameter for key in keys}
+                if self.settings.optimizer != "sgd":
+                    moments[f"optimizer.{i}.step"] = torch.zeros(())
+                # Except for Adagrad, the state of a parameter is created by its first gradient.
+                if self.settings.optimizer == "adagrad" or tensors.keys() & moments.keys():
+                    expected |= moments
+            num_parameters += len(group["params"])
+        with torch.no_grad(), self.autocast():
             carry = self.model.loss(self.batch(0), None).carry  # type: ignore[operator]
         rank_tensors = {f"carry.{i}": tensor for i, tensor in enumerate(carry)}
         rank_tensors["random.cpu"] = torch.get_rng_state()
@@ -285,10 +338,14 @@ class Trainer:
         for rank in range(self.team.world_size):
             expected |= {_rank_name(rank, name): tensor for name, tensor in rank_tensors.items()}
         names = {name for name in tensors if name in expected or not name.endswith("random.cuda")}
+        actual, required = (
+            {name: f"{tuple(t.shape)} of {str(t.dtype).removeprefix('torch.')}" for name, t in side.items()}
+            for side in (tensors, expected)
+        )
         for name in sorted(expected.keys() | names):
-            actual, required = _describe(tensors.get(name)), _describe(expected.get(name))
-            if actual != required:
-                return f"'{name[:40]}' is {actual}, expected {required}"
+            form, required_form = actual.get(name, "missing"), required.get(name, "missing")
+            if form != required_form:
+                return f"'{name[:40]}' is {form}, expected {required_form}"
         return None
 
     def find_problem(self, tensors: dict[str, Tensor], values: Any) -> str | None:
@@ -331,10 +388,6 @@ class Trainer:
             self.set_total_steps(values["total"])
 
 
-def _describe(tensor: Tensor | None) -> str:
-    return "missing" if tensor is None else f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
-
-
 def _rank_name(rank: int, name: str) -> str:
     """Return the name in a checkpoint of a tensor that differs between ranks; the leader's has no prefix."""
     return f"rank{rank}.{name}" if rank else name
@@ -348,3 +401,65 @@ def learning_rate(settings: TrainSettings, step: int, total: int) -> float:
     progress = (step - warmup) / max(1, total - warmup)
     decays = {"constant": 1.0, "linear": 1 - progress, "cosine": 0.5 * (1 + math.cos(math.pi * progress))}
     return settings.lr * (settings.final_lr + (1 - settings.final_lr) * decays[settings.decay])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The expected cost of a run: predictions per epoch, named by `unit`; peak memory in bytes if it is known."""
+
+    device: str
+    predictions: int
+    steps: int
+    parameters: int
+    memory: int | None
+    seconds: float
+    processes: int = 1
+    unit: str = "predictions"
+
+
+def make_plan(trainer: Trainer, predictions: int, unit: str) -> Plan:
+    """Time a few trial steps and return the plan of the run. A time limit (`minutes`) sets its number of steps."""
+    step_seconds, minutes = time_steps(trainer), trainer.settings.minutes
+    if minutes is not None:
+        trainer.set_total_steps(trainer.team.broadcast(int(60 * minutes / step_seconds)))
+    return Plan(
+        device=str(trainer.device),
+        predictions=predictions,
+        steps=trainer.total,
+        parameters=sum(p.numel() for p in trainer.parameters),
+        memory=peak_memory(trainer.device),
+        seconds=step_seconds * trainer.total,
+        processes=trainer.team.world_size,
+        unit=unit,
+    )
+
+
+def time_steps(trainer: Trainer) -> float:
+    """Return the median seconds per step over trial steps spread over the first epoch; the trainer is restored."""
+    tensors, values = trainer.state()
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    count = min(MAX_TRIAL_STEPS, trainer.total)
+    seconds: list[float] = []
+    for i in [0, *range(count)]:  # the additional step at the start is a warm-up
+        trainer.number = i * min(trainer.total, len(trainer.batches)) // count
+        start = time.perf_counter()
+        trainer.advance()
+        if trainer.device.type == "cuda":
+            torch.cuda.synchronize(trainer.device)
+        seconds.append(time.perf_counter() - start)
+        if trainer.team.broadcast(sum(seconds[1:]) > MAX_TRIAL_SECONDS):
+            break
+    trainer.load_state(tensors, values)
+    return median(seconds[1:])
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Return the peak memory in bytes of the GPU or the process; None if the system does not report it."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    kilobyte = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kilobyte

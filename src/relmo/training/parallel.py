@@ -1,11 +1,8 @@
 """Data-parallel training in several processes started by torchrun: `torchrun --nproc-per-node 2 -m relmo train lm …`.
 
-Each process has its share of every batch, and gradients are averaged during the backward pass (torch's
-DistributedDataParallel). Only rank 0, the leader, writes and prints. `Team` is a process's view of the others; for a
-single process (`SINGLE_PROCESS`) its methods do nothing.
-
-There are two process groups: one on the device for gradients and losses, which the host does not wait for, and one on
-the CPU (gloo) for control. Processes exchange numbers and JSON, never pickles.
+Each process has its share of every batch; gradients are averaged by torch's DistributedDataParallel. There are two
+process groups: one on the device for gradients and losses, which the host does not wait for, and one on the CPU (gloo)
+for control. Processes exchange numbers and JSON, never pickles.
 """
 
 import json
@@ -13,8 +10,8 @@ import os
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -37,7 +34,7 @@ IGNORED_WARNINGS = (
 
 @dataclass(frozen=True)
 class Team:
-    """The rank of this process among the `world_size` processes that train together."""
+    """The rank of this process among the `world_size` processes that train together; rank 0 writes and prints."""
 
     rank: int = 0
     world_size: int = 1
@@ -47,28 +44,6 @@ class Team:
     def is_leader(self) -> bool:
         """Whether this process writes and prints."""
         return self.rank == 0
-
-    def distribute_loss(self, model: nn.Module) -> Callable[[Any, State | None], Loss]:
-        """Return `model.loss` with a backward pass that averages gradients over all ranks.
-
-        All ranks start from the leader's weights.
-        """
-        if self.world_size == 1:
-            return model.loss  # type: ignore[return-value]
-        from torch.nn.parallel import DistributedDataParallel
-
-        # A cluster of an adaptive softmax without a word in the batch gets no gradient.
-        has_unused = any(isinstance(module, nn.AdaptiveLogSoftmaxWithLoss) for module in model.modules())
-        return DistributedDataParallel(
-            TrainingLoss(model),
-            broadcast_buffers=False,
-            gradient_as_bucket_view=True,
-            find_unused_parameters=has_unused,
-        )
-
-    def no_sync(self, loss: Callable[[Any, State | None], Loss]) -> AbstractContextManager[None]:
-        """Accumulate gradients locally within the context; the next backward pass outside it averages them."""
-        return nullcontext() if self.world_size == 1 else loss.no_sync()  # type: ignore[attr-defined]
 
     def mean(self, tensor: Tensor) -> Tensor:
         """Return the mean over all ranks, on the device and without waiting for it."""
@@ -112,8 +87,7 @@ class Team:
     def barrier(self) -> Iterator[None]:
         """Wait for all ranks at the end of the context; if any failed in it, all raise the error of the lowest rank.
 
-        All ranks must enter it, and must not communicate inside.
-        """
+        All ranks must enter it, and must not communicate inside."""
         if self.world_size == 1:
             yield
             return
@@ -154,17 +128,10 @@ def get_world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 
-def is_restart() -> bool:
-    """Return whether torchrun has restarted this process (`--max-restarts`)."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-
-
 def require_single_process(command: str) -> None:
     """Raise an error if torchrun has started several processes."""
-    if get_world_size() > 1:
-        raise SettingError(
-            f"{command} runs in one process, and there are {get_world_size()}. Start it without torchrun."
-        )
+    if (count := get_world_size()) > 1:
+        raise SettingError(f"{command} runs in one process, and there are {count}. Start it without torchrun.")
 
 
 def get_local_device(device: torch.device) -> torch.device:
@@ -217,9 +184,8 @@ def join() -> Iterator[Team]:
             has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
             store, rank, world_size = next(dist.rendezvous("env://"))
             backend = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
-            dist.init_process_group(
-                backend, store=open_start_store(store, rank, world_size), rank=rank, world_size=world_size
-            )
+            store = open_start_store(store, rank, world_size)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
         control_group = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
         with warnings.catch_warnings():
             for message in IGNORED_WARNINGS:

@@ -1,4 +1,1 @@
-"""HTTP layer of relmo's servers: `guard` checks requests, `connections` limits sockets and ends idle ones.
-
-It needs starlette and uvicorn, and knows no models.
-"""
+"""HTTP layer of servers, with starlette and uvicorn: `guard` checks requests, `connections` ends idle sockets."""

@@ -1,22 +1,17 @@
 """Connections of a server: their maximum number, and the time that a client may be idle.
 
-uvicorn closes a connection that is idle after a response, but waits forever for the rest of a request, and for a
-client that does not read. Here every connection is checked at intervals and closed if the client has made no progress
-since the last check: a complete request head, the end of a body, or reading a part of a response. Single bytes of a
-request do not count, so that a slow client cannot hold on with them. If there are too many connections, those that have
-been idle longest are closed.
+uvicorn waits forever for the rest of a request, and for a client that does not read. Here every connection is checked
+at intervals and closed if the client has made no progress since the last check: a complete request head, the end of a
+body, or reading a part of a response. Single bytes of a request do not count, so that a slow client cannot hold on with
+them. If there are too many connections, those that have been idle longest are closed.
 
-Requests are parsed by httptools if it is installed, and by h11 otherwise; httptools takes a third off the time
-that a request needs outside of its model.
+Requests are parsed by httptools if it is installed, which takes a third off the time that a request needs outside of
+its model, and by h11 otherwise.
 """
 
 import asyncio
 import json
 import socket
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -93,16 +88,14 @@ class Connection(Protocol):
         super().connection_made(BufferedTransport(transport, self.loop))  # type: ignore[arg-type]
         self.last_progress = self._progress()
         self.timer = self.loop.call_later(self.seconds, self.check)
-        if len(self.connections) > self.max_connections:
-            self._make_room()
-
-    def _make_room(self) -> None:
-        """Close the connections that have been idle longest, some more than needed, so that this is rarely done."""
+        if len(self.connections) <= self.max_connections:
+            return
         alive = [connection for connection in self.connections if not connection.transport.is_closing()]
         excess = len(alive) - self.max_connections
         if excess > 0:
             idle = [c for c in alive if isinstance(c, Connection) and not c.is_responding()]
             idle.sort(key=lambda connection: connection.idle_since)
+            # some more than needed, so that this is rarely done
             for connection in idle[: excess + self.max_connections // 16]:
                 connection.transport.abort()
 
@@ -118,11 +111,7 @@ class Connection(Protocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a malformed request, unless its response has begun, and end its cycle.
-
-        uvicorn with h11 would raise if a malformed body follows a head that was answered; with httptools it would send
-        this in the middle of a response.
-        """
+        """Answer a malformed request, unless its response has begun (uvicorn would interrupt it), and end its cycle."""
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -180,12 +169,7 @@ class Connection(Protocol):
 def make_server(
     app: Any, *, seconds: float = SECONDS, max_connections: int = MAX_CONNECTIONS, grace: int | None = None
 ) -> uvicorn.Server:
-    """Return a server of an application, to be started with `run(sockets=[…])`.
-
-    seconds           interval at which connections are checked
-    max_connections   maximum number of connections
-    grace             seconds for pending requests at shutdown
-    """
+    """Return a server for `run(sockets=[…])`: connections are checked every `seconds`, a shutdown takes `grace`."""
     protocol: Any = partial(Connection, seconds=seconds, max_connections=max_connections)
     options: dict[str, Any] = {"log_level": "error", "server_header": False, "proxy_headers": False}
     options |= {"timeout_graceful_shutdown": grace, "backlog": BACKLOG}
@@ -193,12 +177,9 @@ def make_server(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket.
-
-    It is created with IPPROTO_TCP, since asyncio sets TCP_NODELAY on such sockets only: without it, the second half of
-    a response waits 40 ms for the client to acknowledge the first.
-    """
+    """Return a listening socket."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With IPPROTO_TCP asyncio sets TCP_NODELAY; else half of a response waits 40 ms until the client acknowledges.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -208,20 +189,3 @@ def listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise SettingError(f"Cannot listen on {host} port {port}: {error.strerror}; try --port 0.") from None
     return listener
-
-
-@contextmanager
-def running(app: Any, **options: Any) -> Iterator[Any]:
-    """Run a server in a thread, on a free port; `address` is where. `options` are those of `make_server`."""
-    server: Any = make_server(app, **options)
-    listener = listen("127.0.0.1", 0)
-    server.address = listener.getsockname()
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    while not server.started and thread.is_alive():
-        time.sleep(0.001)
-    try:
-        yield server
-    finally:
-        server.should_exit = True
-        thread.join()

@@ -49,7 +49,7 @@ class Guard:
     open_to_all     paths that need no token
     """
 
-    server_name = "This server"
+    server_name = "This service"
 
     def __init__(
         self,
@@ -87,23 +87,39 @@ class Guard:
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
-        refusal = self.check_origin(headers)
+        host, origin = headers.get("host", ""), headers.get("origin")
+        is_cross_site = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+        is_foreign = origin is not None and origin.partition("://")[2] != host
+        refusal: Response | None = None
+        try:
+            name = urlsplit(f"//{host}").hostname
+        except ValueError:
+            refusal = error_response("The Host header is not a valid address.")
+        else:
+            if self.hosts is not None and name not in self.hosts:
+                refusal = error_response(f"{self.server_name} only accepts requests to a loopback address.", 421)
+            elif is_foreign or (is_cross_site and headers.get("sec-fetch-mode") != "navigate"):
+                refusal = error_response(f"{self.server_name} does not accept requests from other web pages.", 403)
         if sum(key.lower() == b"host" for key, _ in scope["headers"]) > 1:
             refusal = error_response("The request has more than one Host header.")
         if refusal is None and self.token is not None and scope["path"] not in self.open_to_all:
             refusal = self.check_token(scope, headers, self.token)
-        body = b""
+        body = bytearray()
         if refusal is None:
             try:
                 async with asyncio.timeout(self.seconds):
-                    body = await _read_body(receive, self.max_bytes)
+                    has_more = True
+                    while has_more and len(body) <= self.max_bytes:
+                        message = await receive()
+                        if message["type"] == "http.disconnect":
+                            return
+                        body += message.get("body", b"")
+                        has_more = message.get("more_body", False)
             except TimeoutError:
                 refusal = error_response("The request did not arrive in time.", 408)
-            except OverflowError:
+            if len(body) > self.max_bytes:
                 limit = f"{self.max_bytes >> 20} MB" if self.max_bytes >= 1 << 20 else f"{self.max_bytes:,} bytes"
                 refusal = error_response(f"The request is too large; the limit is {limit}.", 413)
-            except ConnectionError:
-                return
         if refusal is not None:
             await refusal(scope, receive, send)
             return
@@ -114,24 +130,9 @@ class Guard:
             if is_sent:
                 return await receive()
             is_sent = True
-            return {"type": "http.request", "body": body, "more_body": False}
+            return {"type": "http.request", "body": bytes(body), "more_body": False}
 
         await self.app(scope, receive_body, send)
-
-    def check_origin(self, headers: dict[str, str]) -> Response | None:
-        """Return the refusal of a request from another host or page; None if it is admitted."""
-        host, origin = headers.get("host", ""), headers.get("origin")
-        try:
-            name = urlsplit(f"//{host}").hostname
-        except ValueError:
-            return error_response("The Host header is not a valid address.")
-        if self.hosts is not None and name not in self.hosts:
-            return error_response(f"{self.server_name} only accepts requests to a loopback address.", 421)
-        is_cross_site = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-        is_foreign = origin is not None and origin.partition("://")[2] != host
-        if is_foreign or (is_cross_site and headers.get("sec-fetch-mode") != "navigate"):
-            return error_response(f"{self.server_name} does not accept requests from other web pages.", 403)
-        return None
 
     def check_token(self, scope: Scope, headers: dict[str, str], token: str) -> Response | None:
         """Return the refusal of a request without the token in its Authorization header; None if it is admitted."""
@@ -145,20 +146,6 @@ class Guard:
 def secrets_equal(a: str, b: str) -> bool:
     """Compare two secrets in constant time."""
     return hmac.compare_digest(a.encode(), b.encode())
-
-
-async def _read_body(receive: Receive, max_bytes: int) -> bytes:
-    parts, size, has_more = [], 0, True
-    while has_more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ConnectionError
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > max_bytes:
-            raise OverflowError
-        has_more = message.get("more_body", False)
-    return b"".join(parts)
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
@@ -178,12 +165,13 @@ def parse_body(body: bytes) -> dict[str, Any]:
 
 def check_address(host: str, token: str | None) -> str | None:
     """Check the token; an address that other machines can reach needs one."""
-    if token is not None and len(token) < 8:
-        raise SettingError("--token must have at least 8 characters.")
-    if token is not None and token != token.strip():
-        raise SettingError("--token must not begin or end with whitespace, which HTTP headers drop.")
-    if token is not None and not (token.isascii() and token.isprintable()):
-        raise SettingError("--token must consist of printable ASCII characters; not every browser sends others.")
+    if token is not None:
+        if len(token) < 8:
+            raise SettingError("--token must have at least 8 characters.")
+        if token != token.strip():
+            raise SettingError("--token must not begin or end with whitespace, which HTTP headers drop.")
+        if not (token.isascii() and token.isprintable()):
+            raise SettingError("--token must consist of printable ASCII characters; not every browser sends others.")
     if host not in LOOPBACK and token is None:
         raise SettingError(f"--host {host} can be reached by other machines and needs a --token.")
     return token

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.analysis.core.arithmetic import WorkedEquation
-from relmo.analysis.core.one_step import OneStep
+from relmo.analysis.core.one_step import OneStep, WorkedEquation
 from relmo.errors import SettingError
 from relmo.nn.cells import Cell
 from relmo.nn.cells.elman import ElmanCell

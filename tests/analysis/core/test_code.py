@@ -9,16 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relmo.analysis.core.code_features import (
+from relmo.analysis.core.features import (
+    Language,
     blank_strings_and_comments,
     count_open_brackets,
     detect_language,
-    mark_if_statements,
-    mark_strings_and_comments,
+    document_of,
+    tracks,
 )
 
 LIBRARY = Path(sysconfig.get_path("stdlib"))
 FILES = ["argparse.py", "textwrap.py", "json/decoder.py", "csv.py", "shlex.py", "tokenize.py", "heapq.py", "pprint.py"]
+
+
+def mark(text: str, language: Language, *names: str) -> dict[str, np.ndarray]:
+    return tracks(document_of(list(text), language=language), names)
 
 
 def offsets(text: str) -> np.ndarray:
@@ -39,7 +44,7 @@ def test_strings_comments_and_depth_are_those_of_pythons_tokenizer(name: str) ->
             comment[begin:end] = 1
         elif token.type == tokenize.OP and token.string in "()[]{}":
             change[begin] = 1 if token.string in "([{" else -1
-    found = mark_strings_and_comments(text, "python")
+    found = mark(text, "python", "string", "comment")
     np.testing.assert_array_equal(found["string"], string)
     np.testing.assert_array_equal(found["comment"], comment)
     np.testing.assert_array_equal(count_open_brackets(blank_strings_and_comments(text, "python")), np.cumsum(change))
@@ -65,7 +70,7 @@ def test_bodies_of_ifs_are_those_of_pythons_parser(name: str) -> None:
                 )
             )
             conditions[begin:end] = 1
-    found = mark_if_statements(text, "python")
+    found = mark(text, "python", "if", "if_body")
     assert inside.any()
     statement = np.array([not c.isspace() for c in text])
     code = np.array(list(blank_strings_and_comments(text, "python"))) != " "
@@ -82,27 +87,27 @@ def spans(text: str, track: np.ndarray) -> list[str]:
 def test_conditions_and_bodies_of_python() -> None:
     text = "if a and (b or\n    c):\n    x = 1\n\n    y\nelif d: e = 'if z:'\nelse:\n    f\n"
     text += "# if no:\nif g:\n    if h:\n        i\nj\n"
-    found = mark_if_statements(text, "python")
+    found = mark(text, "python", "if", "if_body")
     assert spans(text, found["if"]) == ["f a and (b or\n    c)", "f d", "f g", "f h"]
     assert spans(text, found["if_body"]) == ["    x = 1\n\n    y\n", ": e = 'if z:'\n", "    if h:\n        i\n"]
 
 
 def test_comments_strings_and_ifs_of_c() -> None:
     text = "int f() { /* if (no) */ if (a(b) > '(') { g(\"}//\"); } // end\n if (c) d = 1; else e(); }\n"
-    found = mark_strings_and_comments(text, "c")
+    found = mark(text, "c", "string", "comment")
     assert spans(text, found["comment"]) == ["/* if (no) *", "// end"]
     assert spans(text, found["string"]) == ["'(", '"}//']
-    branches = mark_if_statements(text, "c")
+    branches = mark(text, "c", "if", "if_body")
     assert spans(text, branches["if"]) == ["(a(b) > '('", "(c"]
     assert spans(text, branches["if_body"]) == ['{ g("}//"); ', "d = 1"]
 
 
 def test_a_piece_cut_out_of_a_file_is_read_too() -> None:
     text = "in a string''' and (out\n'unfinished\nx = '''to the end"
-    found = mark_strings_and_comments(text, "python")["string"]
+    found = mark(text, "python", "string")["string"]
     assert spans(text, found) == ["''' and (out\n'unfinished\nx = ''"]
     assert count_open_brackets("))(a").tolist() == [0, 0, 1, 1]
-    assert spans("if (a", mark_if_statements("if (a", "c")["if"]) == ["(a"]
+    assert spans("if (a", mark("if (a", "c", "if")["if"]) == ["(a"]
 
 
 def test_the_language_is_told_by_the_name() -> None:

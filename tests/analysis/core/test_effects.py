@@ -11,12 +11,8 @@ from relmo.analysis.core import effects
 from relmo.analysis.core.effects import (
     Delay,
     PartialCorrelation,
-    SymbolGroups,
     compute_auc,
-    correlate_shifted,
-    find_threshold,
     held_out_f1,
-    is_on,
     measure_delay,
     pearson,
     predict_from_ngrams,
@@ -24,6 +20,7 @@ from relmo.analysis.core.effects import (
     rank_values,
     standardize,
 )
+from relmo.analysis.units.cells import Scorer
 
 T = 400
 
@@ -81,15 +78,14 @@ def test_a_threshold_is_the_best_there_is_on_the_first_half_and_judged_on_the_se
 ) -> None:
     values, truth = (rows[2] if high else -rows[2]), columns[:, 1].astype(bool)
     half = T // 2
-    tried = [
-        (sklearn_f1(truth[:half], is_on(values[:half], value, high=high)), value) for value in np.unique(values[:half])
-    ]
-    order = rank_values(values).order
-    threshold, best = find_threshold(values, order[order < half], truth, high=high)
-    assert best == pytest.approx(max(tried)[0])
-    found, f1 = held_out_f1(values, order, truth, high=high)
-    assert found == threshold
-    assert f1 == pytest.approx(sklearn_f1(truth[half:], is_on(values[half:], threshold, high=high)))
+
+    def score(part: slice, threshold: float) -> float:
+        return sklearn_f1(truth[part], values[part] >= threshold if high else values[part] <= threshold)
+
+    threshold, f1 = held_out_f1(values, rank_values(values).order, truth, high=high)
+    best = max(score(slice(half), value) for value in np.unique(values[:half]))
+    assert score(slice(half), threshold) == pytest.approx(best)
+    assert f1 == pytest.approx(score(slice(half, None), threshold))
 
 
 def test_without_anything_to_find_there_is_no_threshold() -> None:
@@ -121,7 +117,7 @@ def test_partial_correlations_are_those_of_residuals(rows: np.ndarray, columns: 
     ids = np.random.default_rng(3).integers(0, 4, size=T)
     rows = rows + ids * np.array([[1.0], [0], [2], [0], [-1]], dtype=np.float32)
     columns = columns + ids[:, None].astype(np.float32)
-    found = PartialCorrelation(standardize(columns, 0), SymbolGroups(ids)).compute(standardize(rows, 1))
+    found = PartialCorrelation(standardize(columns, 0), ids).compute(standardize(rows, 1))
     dummies = np.eye(4)[ids]
     for u, row in enumerate(rows):
         for j in range(3):
@@ -134,15 +130,16 @@ def test_a_feature_that_others_or_the_symbol_determine_has_no_partial_correlatio
     ids = np.random.default_rng(3).integers(0, 4, size=T)
     free = np.random.default_rng(4).normal(size=T)
     features = standardize(np.stack([free, ids == 2, 2 * free, rows[0]], axis=1), 0)
-    found = PartialCorrelation(features, SymbolGroups(ids)).compute(standardize(rows, 1))
+    found = PartialCorrelation(features, ids).compute(standardize(rows, 1))
     assert np.isnan(found).all(axis=0).tolist() == [True, True, True, False]
     assert found[0, 3] == pytest.approx(1.0, abs=1e-3)
 
 
 def test_shifts_turn_the_text_against_itself(rows: np.ndarray, columns: np.ndarray) -> None:
-    shifts = np.arange(5, 29)
-    found = correlate_shifted(standardize(rows, 1), standardize(columns, 0), shifts)
-    for place, shift in enumerate(shifts):
+    scorer = Scorer({str(j): column for j, column in enumerate(columns.T)}, np.zeros(T, dtype=np.int64), seed=0)
+    scorer.score(rows, lambda _: None)
+    found = scorer.null
+    for place, shift in enumerate(scorer.shifts[:24]):
         for j in range(3):
             turned = np.roll(columns[:, j], shift)
             assert found[place, j] == pytest.approx(max(abs(stats.pearsonr(row, turned)[0]) for row in rows), abs=1e-5)

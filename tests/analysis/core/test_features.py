@@ -25,7 +25,7 @@ from relmo.networks import make_language_model
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
-from relmo.text.conllu import ConlluWord
+from relmo.text.trees import ConlluWord
 from relmo.text.vocabulary import SentenceVocabulary, Vocabulary
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from relmo.analysis.core.progress import split_progress
+from relmo.analysis.core.show import split_progress
 
 
 def test_each_part_has_its_share_of_the_whole_by_its_weight() -> None:

@@ -1,15 +1,17 @@
 """Traces: equal to the fast paths, to torch's modules, and to the cells' own equations, however they are cut."""
 
 from collections.abc import Callable
+from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from relmo.analysis.core.ablate import intervene
-from relmo.analysis.core.stack import accumulate_memory, accumulate_memory_numpy, build_stack
-from relmo.analysis.core.trace import Trace, iter_trace, trace, trace_torch
+from relmo.analysis.core.stack import build_stack
+from relmo.analysis.core.trace import Trace, iter_trace, trace, trace_torch, write_trace
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.loading import load
 from relmo.models.bilm import BiLM
@@ -305,7 +307,24 @@ def test_mistakes_are_told() -> None:
 
 
 def test_memories_by_numpy_are_those_of_the_definition() -> None:
-    kept, new = torch.rand(2, 9, 3, 5).unbind(0)  # (T, B, H) each
-    memory = torch.randn(3, 5)
-    torch.testing.assert_close(accumulate_memory_numpy(kept, new, memory), accumulate_memory(kept, new, memory))
-    assert accumulate_memory_numpy(kept[:0], new[:0], memory).shape == (0, 3, 5)
+    stack, x = build_stack(nn.LSTM(4, 5)), torch.randn(1, 9, 3, 4)
+    with torch.no_grad():
+        by_numpy, first = (stack.run(x[:, :n], keep=("h", "c")).quantities[0]["c"] for n in (9, 1))
+    torch.testing.assert_close(by_numpy, stack.run(x, keep=("h", "c")).quantities[0]["c"])
+    torch.testing.assert_close(first, by_numpy[:, :1])
+
+
+@pytest.mark.parametrize("kind", ["npz", "h5"])
+def test_arrays_of_numbers_and_strings_come_back(tmp_path: Path, kind: str) -> None:
+    path, traced = tmp_path / f"a.{kind}", Trace(["é", "\n"], {"x": np.ones((1, 2, 3))}, np.array([0]), (0,))
+    write_trace(traced, path)
+    if kind == "npz":
+        with np.load(path, allow_pickle=False) as file:
+            x, names = file["x"], file["symbols"].tolist()
+    else:
+        with h5py.File(path) as file:
+            x, names = file["x"][:], [name.decode() for name in file["symbols"][:]]
+    assert x.tolist() == [[[1, 1, 1], [1, 1, 1]]]
+    assert names == ["é", "\n"]
+    with pytest.raises(SettingError, match="npz"):
+        write_trace(traced, tmp_path / "a.csv")

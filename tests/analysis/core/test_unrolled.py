@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from relmo.analysis.core.reading import make_reading
-from relmo.analysis.core.unrolled import unroll, unroll_layers, zero_states
+from relmo.analysis.core.stack import unroll, unroll_layers, zero_states
 from relmo.errors import ModelError
 from support.small_models import SENTENCES, TEXT, bilm, language_model
 
@@ -76,7 +76,7 @@ def test_a_bidirectional_models_outputs_are_those_of_its_own_fast_path(direction
     reading = make_reading(model, SENTENCES, direction=direction)
     places = np.stack([np.arange(40), np.arange(7, 47)])
     layers = unroll_layers(model.network, direction=direction)
-    run = unroll(layers, reading.get_inputs(places).vectors, zero_states(layers, 2))
+    run = unroll(layers, reading.get_inputs(places)[0], zero_states(layers, 2))
     window = reading.text.window(np.concatenate([places, places[:, -1:] + 1], axis=1))  # type: ignore[attr-defined]
     with torch.no_grad():
         expected = model.network.read(window, None).layers[-1][direction]  # (T, B, P)

@@ -9,11 +9,8 @@ import torch
 from relmo.analysis.meaning.senses import (
     Embed,
     SenseAverages,
-    TaggedOccurrence,
     bilm_embedder,
-    context_states,
     disambiguate,
-    filter_lemmas,
     mark_correct,
     occurrences,
     static_embedder,
@@ -76,7 +73,7 @@ def test_rounding_does_not_choose_between_senses_with_the_same_mean() -> None:
     rng = np.random.default_rng(0)
     for _ in range(100):
         vector = rng.normal(size=(1, 64)).astype(np.float32)
-        same = [TaggedOccurrence(SenseTag(0, 1, BANK, (key,)), 0, vector) for key in [MONEY] * 7 + [RIVER] * 3]
+        same = [(SenseTag(0, 1, BANK, (key,)), vector) for key in [MONEY] * 7 + [RIVER] * 3]
         assert SenseAverages(same, INDEX).nearest(BANK, vector) == [RIVER]
 
 
@@ -108,7 +105,7 @@ def test_a_phrase_is_the_mean_of_its_words() -> None:
         yield from (np.arange(len(words), dtype=np.float32)[None, :, None] for words in sentences)
 
     sentence = SenseSentence(list("abcde"), [SenseTag(1, 4, BANK, (RIVER,)), SenseTag(4, 5, BANK, (MONEY,))])
-    assert [found.vectors.item() for found in occurrences(place, [sentence])] == [2.0, 4.0]
+    assert [vectors.item() for _, vectors in occurrences(place, [sentence])] == [2.0, 4.0]
 
 
 def test_several_right_senses_are_all_right_and_all_are_averaged() -> None:
@@ -120,9 +117,13 @@ def test_several_right_senses_are_all_right_and_all_are_averaged() -> None:
 
 
 def test_only_sentences_with_the_lemmas_asked_for_are_read() -> None:
-    assert [sentence.words[0] for sentence in filter_lemmas(CORPUS, {TO_BANK})] == ["trust"]
-    mixed = SenseSentence(["a", "b"], [SenseTag(0, 1, BANK, (RIVER,)), SenseTag(1, 2, TO_BANK, (TRUST,))])
-    assert filter_lemmas([mixed], {BANK}) == [SenseSentence(["a", "b"], [SenseTag(0, 1, BANK, (RIVER,))])]
+    read = []
+
+    def recorded(sentences: Iterable[Sequence[str]]) -> Iterator[np.ndarray]:
+        yield from neighbours(read.append(words[0]) or words for words in sentences)  # type: ignore[func-returns-value]
+
+    disambiguate(recorded, CORPUS, [tagged("river", TO_BANK, TRUST)], INDEX)
+    assert read == ["trust", "river"]
 
 
 def make_bilm(*, lowercase: bool = False) -> BiLM:
@@ -139,7 +140,6 @@ def test_a_models_layers_come_with_their_average_and_with_what_stands_around_a_w
     (layers,) = model.embed([["The", "old", "bank"]])
     assert np.array_equal(found[:3], layers)
     assert found[3] == pytest.approx(layers.mean(axis=0))
-    assert np.array_equal(found[4:], context_states(layers[1:]))
     forward, backward = np.split(layers[1], 2, axis=1)
     assert np.array_equal(found[4, 1], np.concatenate([forward[0], backward[2]])), "the states on both sides of old"
     assert np.array_equal(found[4, 0], np.concatenate([0 * forward[0], backward[1]])), "nothing stands before The"

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.analysis.core.published import Controls, PublishedTable
-from relmo.analysis.core.untrained import untrained
-from relmo.analysis.meaning.wsd import BOTH, make_table, normalise
+from relmo.analysis.core.published import Controls, PublishedTable, untrained
+from relmo.analysis.meaning.senses import BOTH, make_table, normalise
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors

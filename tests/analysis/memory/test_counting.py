@@ -15,26 +15,32 @@ from relmo.analysis.memory.counting import (
     counting_each,
     counting_table,
     draw_counting,
-    find_counters,
     format_ranges,
     judge,
 )
 from relmo.analysis.memory.counting_training import (
+    Blocks,
     CountingOptions,
     PaddedWords,
-    accepts,
+    get_language,
     max_nll,
-    new_model,
-    select_validation_words,
     train_best,
     validate,
 )
-from relmo.analysis.memory.languages import Blocks, get_language
+from relmo.analysis.memory.gradients import Fresh, fresh_model
 from relmo.errors import SettingError
 from relmo.models.lm import LanguageModel
+from relmo.settings.lm import TextSettings
 from relmo.text.vocabulary import SPECIALS, Vocabulary
 
 SURE = 50.0
+
+
+def new_model(cell: str, hidden: int, vocabulary: Vocabulary, seed: int) -> LanguageModel:
+    fresh = Fresh(cell=cell, hidden=hidden, embedding=4, start="relmo", seed=seed)
+    return fresh_model(fresh, vocabulary, TextSettings(text_per="line"))
+
+
 OPTIONS = CountingOptions(limit=20, hidden=2, strings=300)
 
 
@@ -67,7 +73,7 @@ def indifferent() -> LanguageModel:
     return model
 
 
-def test_a_word_is_accepted_if_its_least_probable_symbol_is_above_the_threshold() -> None:
+def test_a_word_is_judged_by_its_least_probable_symbol() -> None:
     model = new_model("lstm", 5, Vocabulary([*SPECIALS, "a", "b"]), seed=1)
     with torch.no_grad():
         for parameter in model.network.parameters():  # type: ignore[union-attr]
@@ -81,9 +87,6 @@ def test_a_word_is_accepted_if_its_least_probable_symbol_is_above_the_threshold(
             worst, last = max(worst, -float(log_p[0, symbol])), symbol
         expected.append(worst)
     np.testing.assert_allclose(max_nll(model, words), expected, rtol=1e-4)
-    middle = math.exp(-sorted(expected)[2] - 1e-4)
-    assert accepts(model, words, middle).tolist() == [value < -math.log(middle) for value in expected]
-    assert accepts(model, words, middle).sum() == 3
 
 
 def test_many_words_of_all_lengths_are_judged_in_parts_that_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,9 +133,19 @@ def test_accepting_everything_is_worth_half_a_point_in_balance() -> None:
     assert found.accuracy == pytest.approx(1 - found.always_no)
 
 
-def test_validation_is_on_words_up_to_a_quarter_above_the_limit_and_knows_how_sure_it_is() -> None:
-    language = Blocks("ab")
-    words = select_validation_words(language, OPTIONS)
+def test_validation_is_on_words_up_to_a_quarter_above_the_limit_and_knows_how_sure_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    language, seen = Blocks("ab"), []
+
+    def looked(model: LanguageModel, language: Blocks, words: list[str], threshold: float) -> tuple[float, float]:
+        seen.append(words)
+        return 1.0, 1.0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "validate", looked)
+        module.train(language, "elman", CountingOptions(limit=20, hidden=2, steps=1), 0, lambda _: None)
+    (words,) = seen
     assert max(word.count("a") for word in words) == 25
     assert {word.count("a") for word in words} >= {1, 20, 21, 22, 23, 24, 25}
     share, margin = validate(counter_by_hand(), language, words, 0.01)
@@ -218,21 +231,14 @@ def test_of_the_moments_in_a_training_the_clearest_of_the_best_is_kept(monkeypat
     assert len(set(seen)) == 4
 
 
-def test_what_is_not_to_be_told_and_what_lies_past_a_words_end_has_no_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    losses = []
-
-    def stand_still(network: object, loss: torch.Tensor, optimizer: torch.optim.Adam, clip: float) -> float:
-        losses.append(loss.item())
-        optimizer.step()
-        return 0.0
-
-    monkeypatch.setattr(module, "take_step", stand_still)
-    model, _ = module.train(Blocks("ab"), "elman", CountingOptions(limit=5, steps=1), 0, lambda _: None)
+def test_what_is_not_to_be_told_and_what_lies_past_a_words_end_has_no_weight() -> None:
+    _, tried = module.train(Blocks("ab"), "elman", CountingOptions(limit=5, steps=1), 0, lambda _: None)
+    model = new_model("elman", CountingOptions().hidden, Vocabulary([*SPECIALS, "a", "b"]), seed=0)
     examples = Blocks("ab").examples(5, seed=0)
     words = PaddedWords([example.word for example in examples], model.vocabulary)
     weights = module.compute_weights(words, examples)
     nll, _ = model.network.nll(words.inputs, words.targets, model.network.initial_state(5))  # type: ignore[operator]
-    assert losses == [pytest.approx(float((nll.detach() * weights).sum() / weights.sum()), rel=1e-5)]
+    assert tried.loss == pytest.approx(float((nll.detach() * weights).sum() / weights.sum()), rel=1e-5)
     inside = torch.arange(11) <= 2 * torch.arange(1, 6).unsqueeze(1)  # each symbol, and the end
     inside[4, 5] = False  # the first b of the longest word
     assert torch.equal(weights > 0, inside)
@@ -263,7 +269,7 @@ def test_results_are_plain_numbers_a_table_a_picture_and_a_model_that_can_be_sav
     found.model.save_pretrained(tmp_path / "model")
     loaded = LanguageModel.from_pretrained(tmp_path / "model", device="cpu")
     assert judge(loaded, Blocks("ab"), OPTIONS) == found
-    assert find_counters(loaded, Blocks("ab"), 20)[1] == 1
+    assert found.counting_units == 1
 
 
 def test_many_format_ranges_are_shortened() -> None:

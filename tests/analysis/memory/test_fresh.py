@@ -8,20 +8,25 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.analysis.core.untrained import untrained
-from relmo.analysis.memory.fresh import (
+from relmo.analysis.core.published import untrained
+from relmo.analysis.memory.gradients import (
     Fresh,
-    character_vocabulary,
     forget_bias_sweep,
     fresh_flows,
     fresh_model,
+    gradient_flow,
+    spectral_radius,
     spectral_radius_sweep,
 )
-from relmo.analysis.memory.gradients import gradient_flow
-from relmo.analysis.memory.jacobian import spectral_radius
 from relmo.errors import ModelError, SettingError
 from relmo.nn.cells import Cell
+from relmo.text.vocabulary import SPECIALS, Vocabulary
 from support.small_models import TEXT, bilm, language_model, ngram_model
+
+
+def character_vocabulary(text: str) -> Vocabulary:
+    return Vocabulary([*SPECIALS, *sorted({*text})])
+
 
 VOCABULARY = character_vocabulary(TEXT)
 ALICE = (resources.files("relmo") / "data" / "alice.txt").read_text(encoding="utf-8")[:20_000]

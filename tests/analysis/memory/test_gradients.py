@@ -12,11 +12,8 @@ from torch import Tensor, nn
 from relmo.analysis.memory import gradients
 from relmo.analysis.memory.gradients import (
     draw_flows,
-    flow_table,
+    flow_tables,
     gradient_flow,
-    jacobian_table,
-    make_curve,
-    radius_table,
     step_factor,
     torch_gradient_flow,
 )
@@ -194,26 +191,29 @@ def test_the_factor_is_fitted_between_lags_5_and_40_and_over_what_there_is_of_sh
 
 
 def test_a_place_without_gradient_is_left_out_and_a_mean_is_of_norms_not_of_ratios() -> None:
-    norms = np.array([[0.0, 0.0], [1.0, 0.5], [9.0, 0.9]])
-    curve = make_curve(0, "h", norms)
-    assert curve.median == pytest.approx([1.0, 0.3])
-    assert curve.mean == pytest.approx([1.0, 0.14])
+    torch.manual_seed(0)
+    module, inputs, scale = nn.RNN(2, 3), torch.randn(3, 5, 2), torch.tensor([0.0, 1.0, 9.0])
+    rows = [torch_gradient_flow(module, row[None], loss=lambda y: y.sum(dim=1)).curve("h") for row in inputs[1:]]
+    first, second = (np.array(row.median) for row in rows)
+    curve = torch_gradient_flow(module, inputs, loss=lambda y: y.sum(dim=1) * scale.to(y)).curve("h")
+    assert curve.median == pytest.approx((first + second) / 2)
+    assert curve.mean == pytest.approx((first + 9 * second) / 10)  # at lag 0 all norms are the same up to the scale
     with pytest.raises(ModelError, match="depend"):
-        make_curve(0, "h", np.zeros((2, 3)))
+        torch_gradient_flow(module, inputs, loss=lambda y: 0 * y.sum(dim=1))
 
 
 def test_results_are_plain_numbers_tables_html_and_a_picture(tmp_path: Path) -> None:
     flow = gradient_flow(language_model("lstm", layers=2), TEXT, lags=12, positions=5, jacobian_positions=2, name="<b>")
     assert json.loads(json.dumps(flow.as_dict()))["curves"][0]["median"][0] == 1.0
-    table = flow_table([flow])
+    table, radii, jacobians = flow_tables([flow])
     assert [row[0] for row in table.rows[:3]] == [
         "<b>, layer 0: dh",
         "<b>, layer 0: dc",
         "<b>, layer 0: through f alone",
     ]
     assert table.columns == ["gradient", "k = 1", "k = 5", "k = 10", "factor", "(mean)", "memory"]
-    assert len(jacobian_table([flow]).rows) == 6
-    assert len(radius_table([flow]).rows) == 2
+    assert len(jacobians.rows) == 6
+    assert len(radii.rows) == 2
     assert "<b>, layer" not in flow._repr_html_()
     draw_flows([flow, gradient_flow(language_model("elman"), TEXT, lags=12, positions=5)], tmp_path / "flow.svg")
     assert "<svg" in (tmp_path / "flow.svg").read_text()

@@ -6,7 +6,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from relmo.analysis.memory.languages import Blocks, Dyck, Language, get_language, intervals
+from relmo.analysis.memory.counting import intervals
+from relmo.analysis.memory.counting_training import Blocks, Dyck, get_language
 from relmo.errors import SettingError
 
 LANGUAGES = ["anbn", "anbncn", "dyck-1", "dyck-2", "dyck-4"]
@@ -38,7 +39,7 @@ def test_right_words_are_in_the_language_and_wrong_ones_are_not(name: str) -> No
     for n in (*range(1, 12), 60):
         for word in language.right(n):
             assert language.has(word)
-            assert max(count.values.max() for count in language.counts(word).values()) == n
+            assert max(values.max() for _, values in language.counts(word).values()) == n
             assert set(word) <= set(language.symbols)
         wrong = language.wrong(n)
         assert len(wrong) >= 2
@@ -64,7 +65,7 @@ def test_examples_are_words_up_to_the_limit(name: str) -> None:
     sizes = set()
     for example in language.examples(9, seed=0):
         assert language.has(example.word)
-        depth = max(count.values.max() for count in language.counts(example.word).values())
+        depth = max(values.max() for _, values in language.counts(example.word).values())
         assert depth <= 9
         sizes.add(int(depth))
     assert {1, 2, 5, 9} <= sizes
@@ -91,11 +92,11 @@ def test_what_follows_the_deepest_bracket_is_not_told() -> None:
 
 def test_counters_show_what_is_still_to_come() -> None:
     counts = Blocks("abc").counts("aabbcc")
-    assert counts["#a - #b"].positions.tolist() == [0, 1, 2, 3]
-    assert counts["#a - #b"].values.tolist() == [1, 2, 1, 0]
-    assert counts["#b - #c"].positions.tolist() == [2, 3, 4, 5]
-    assert counts["#b - #c"].values.tolist() == [1, 2, 1, 0]
-    assert Dyck(2).counts("([])")["depth"].values.tolist() == [1, 2, 1, 0]
+    assert counts["#a - #b"][0].tolist() == [0, 1, 2, 3]
+    assert counts["#a - #b"][1].tolist() == [1, 2, 1, 0]
+    assert counts["#b - #c"][0].tolist() == [2, 3, 4, 5]
+    assert counts["#b - #c"][1].tolist() == [1, 2, 1, 0]
+    assert Dyck(2).counts("([])")["depth"][1].tolist() == [1, 2, 1, 0]
 
 
 def test_numbers_are_put_together_as_stretches() -> None:
@@ -104,7 +105,7 @@ def test_numbers_are_put_together_as_stretches() -> None:
 
 
 def test_languages_that_are_not_known_are_refused() -> None:
-    assert isinstance(get_language("xnynzn"), Language)
+    assert isinstance(get_language("xnynzn"), Blocks)
     for name in ("an", "anan", "dyck-5", "dyck-0", "palindromes"):
         with pytest.raises(SettingError, match="language"):
             get_language(name)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.analysis.memory.source_gradients import fresh_source_gradients, path_length, source_gradients, source_table
+from relmo.analysis.memory.connectivity import fresh_source_gradients, path_length, source_gradients, source_table
 from relmo.errors import SettingError
 from relmo.networks.seq2seq import Seq2SeqNetwork
-from relmo.settings.seq2seq import Seq2SeqModelSettings, Seq2SeqSettings
+from relmo.settings.tasks import Seq2SeqModelSettings, Seq2SeqSettings
 from relmo.tasks.seq2seq import Seq2Seq
 from relmo.text.readers.parallel import TextToText
 
@@ -39,14 +39,13 @@ def test_the_gradient_is_what_a_small_change_of_the_first_vector_makes(unit: str
     assert [(row.least, row.most, row.sources) for row in found.lengths] == [(1, 3, 2), (7, 7, 1)]
     model.network.double()
     batch = model.encode(PAIRS[:1], answers=True).batch(np.array([0]))
-    assert batch.inputs is not None
-    sentences = model.network.inputs(batch.source)
+    (inputs, _, units), sentences = batch.targets, model.network.inputs(batch.texts[0])
 
     def loss(x: torch.Tensor) -> torch.Tensor:
-        body: Seq2SeqNetwork = model.network.body  # type: ignore[assignment]
-        decoded = body.decode(body.encode(sentences._replace(x=x)), batch.inputs)  # type: ignore[arg-type]
+        body: Seq2SeqNetwork = model.network.body
+        decoded = body.decode(body(sentences._replace(x=x)), inputs)
         log_probs = torch.log_softmax(body.output.logits(decoded.readout), dim=2)[0]
-        each = -log_probs[torch.arange(len(batch.targets)), batch.targets]  # type: ignore[arg-type]
+        each = -log_probs[torch.arange(len(units)), units]
         return {"all": each.sum(), "first": each[0], "last": each[-1]}[unit]
 
     with torch.no_grad():

@@ -10,7 +10,7 @@ import torch
 
 from relmo.analysis.core import reading
 from relmo.analysis.core.reading import make_reading
-from relmo.analysis.memory.truncation import draw_truncation, truncated_nll, truncation, truncation_table
+from relmo.analysis.memory.truncation import draw_truncation, truncation, truncation_table
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
@@ -32,11 +32,12 @@ def stepped(model: LanguageModel, ids: np.ndarray, target: int) -> float:
 @pytest.mark.parametrize("cell", ["elman", "gru", "lstm", "feedforward", "ngram"])
 def test_only_the_last_symbols_are_read_and_from_no_state(cell: str) -> None:
     model = ngram_model() if cell == "ngram" else language_model(cell, **({"order": 3} if cell[0] == "f" else {}))
-    ids, ends = stream(model), np.array([9, 30, 77])
     view = make_reading(model, TEXT)
-    for length in (1, 2, 6):
+    ids, ends = stream(model), view.sample_ends(3, 5, 0)
+    found = truncation(model, TEXT, lengths=(1, 2, 6), positions=3)
+    for length, nats in zip(found.lengths, found.nats, strict=True):
         expected = [stepped(model, ids[end + 1 - length : end + 1], ids[end + 1]) for end in ends.tolist()]
-        np.testing.assert_allclose(truncated_nll(view, ends, length), expected, rtol=1e-4)
+        np.testing.assert_allclose(nats, np.mean(expected), rtol=1e-4)
     whole = [stepped(model, ids[: end + 1], ids[end + 1]) for end in ends.tolist()]
     np.testing.assert_allclose(view.full_context_nll(ends), whole, rtol=1e-4)
 
@@ -55,12 +56,13 @@ def test_the_whole_past_is_carried_over_pieces(monkeypatch: pytest.MonkeyPatch) 
 def test_of_a_bidirectional_model_one_direction_is_read_from_its_window(direction: int) -> None:
     model = bilm()
     view = make_reading(model, SENTENCES, direction=direction)
-    ends = np.array([8, 21, 40])
-    for length in (1, 4):
+    ends = view.sample_ends(3, 3, 0)
+    found = truncation(model, SENTENCES, lengths=(1, 4), positions=3, direction="backward" if direction else "forward")
+    for length, nats in zip(found.lengths, found.nats, strict=True):
         places = ends[:, None] + np.arange(1 - length, 2)
         with torch.no_grad():
             nll, _ = model.network.nll(view.text.window(places), None)  # type: ignore[attr-defined]
-        np.testing.assert_allclose(truncated_nll(view, ends, length), nll[direction, -1], rtol=1e-4)
+        np.testing.assert_allclose(nats, nll[direction, -1].mean(), rtol=1e-4)
     assert view.get_symbols(np.arange(8)) == (
         ["<S>", "the", "cat", "sat", "<S>", "the", "mat", ","]
         if direction == 0

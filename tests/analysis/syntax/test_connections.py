@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from relmo.analysis.core.causal import Unit
-from relmo.analysis.syntax.connections import connections, gate_weights
+from relmo.analysis.syntax.gate_traces import connections
 from relmo.analysis.syntax.pair_scores import Reader
 from relmo.errors import SettingError
 from support.small_models import bilm, language_model
@@ -15,7 +15,8 @@ from support.small_models import bilm, language_model
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_weights_are_what_h_changes_in_the_arguments_of_gates(cell: str) -> None:
-    reader = Reader(language_model(cell, scale=0.5))
+    model = language_model(cell, scale=0.5)
+    reader = Reader(model)
     layer = reader.stack.layers[0]
     zero = torch.zeros(1, 1, 1, layer.cell.input_size)
     gates = ("i", "f", "o") if cell == "lstm" else ("r", "z")
@@ -23,17 +24,17 @@ def test_weights_are_what_h_changes_in_the_arguments_of_gates(cell: str) -> None
 
     @torch.no_grad()
     def arguments(h: torch.Tensor) -> dict[str, torch.Tensor]:
-        state = (h.view(1, 1, -1), torch.zeros(1, 1, 7))[: len(layer.states)]
+        state = (h.view(1, 1, -1), torch.zeros(1, 1, 7))[: len(layer.cell.states)]
         run = reader.stack.run(zero, [state], keep=gates)
         return {name: torch.logit(run.quantities[0][name][0, 0, 0].double()) for name in gates}
 
-    one = torch.zeros(7)
-    one[2] = 0.5
-    for target in range(7):
-        weights = gate_weights(reader, Unit("h", 0, target), "h")
-        for name in gates:
-            change = (arguments(one)[name] - arguments(torch.zeros(7))[name])[target]
-            assert weights[rows[name], 2] == pytest.approx(float(change) / 0.5, abs=1e-4)
+    units = [Unit("h", 0, number) for number in range(7)]
+    found = connections(model, units, units)
+    before, changed = arguments(torch.zeros(7)), [arguments(0.5 * row) for row in torch.eye(7)]
+    for name in gates:
+        weights = np.stack([(after[name] - before[name]).numpy() for after in changed]) / 0.5  # (source, target)
+        expected = (weights - weights.mean(axis=0)) / weights.std(axis=0)
+        assert found.z[:, :, rows[name]] == pytest.approx(expected, abs=2e-3)
 
 
 def test_a_projected_cell_reaches_gates_through_its_projection() -> None:

@@ -11,9 +11,15 @@ from torch import nn
 
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.trace import trace_torch
-from relmo.analysis.syntax.decoding import decode, split_halves
 from relmo.analysis.syntax.gate_traces import draw_gates, gate_traces
-from relmo.analysis.syntax.number_units import number_items, number_units, output_weights, parse_condition
+from relmo.analysis.syntax.number_units import (
+    decode,
+    number_items,
+    number_units,
+    output_weights,
+    parse_condition,
+    split_halves,
+)
 from relmo.analysis.syntax.pair_scores import plan_pairs, score_pairs
 from relmo.errors import CorpusError, SettingError
 from relmo.models.lm import LanguageModel

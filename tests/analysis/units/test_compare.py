@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,13 +10,12 @@ import pytest
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.features import read, tracks
 from relmo.analysis.core.trace import trace
+from relmo.analysis.units import compare
 from relmo.analysis.units.compare import (
-    block_interval,
-    bracket_distances,
+    Losses,
     compare_losses_of,
     copied,
     emergence,
-    rank_classes,
     samples,
     symbol_losses,
 )
@@ -46,23 +46,37 @@ def test_classes_and_differences_are_means_of_the_symbols_losses() -> None:
 
 
 def test_distances_are_to_the_bracket_that_is_closed() -> None:
-    assert bracket_distances(list("(a[b]c)d)[(]")).tolist() == [0, 0, 0, 0, 2, 0, 6, 0, 0, 0, 0, 2]
+    symbols = list("(a[b]c)d)[(]")
+    found = compare_losses_of({"lstm": language_model()}, symbols * 20).classes
+    for name, positions in (("1 to 4", {4, 11}), ("5 to 9", {6})):
+        assert found[f"bracket closes after {name}"].tolist() == [i % 12 in positions for i in range(240)]
+    assert sum(name.startswith("bracket closes") for name in found) == 2
 
 
 def test_an_interval_holds_the_mean_of_its_kind_about_as_often_as_it_says() -> None:
     generator, held = np.random.default_rng(0), 0
     for _ in range(200):
         walk = np.repeat(generator.normal(size=60), 100)  # neighbours alike: a naive interval would be far too short
-        found = block_interval(walk, np.ones(len(walk), dtype=bool))
+        everywhere = {"all": np.ones(len(walk), dtype=bool)}
+        losses = Losses(["a", "b"], ["x"] * len(walk), np.stack([walk, np.zeros(len(walk))]), everywhere)
+        found = losses.difference("a", "b", "all")
         held += found.low < 0 < found.high
     assert 180 <= held <= 199
 
 
-def test_words_are_put_by_their_rank() -> None:
-    found = rank_classes(np.array([0, 5, 9, 10, 99, 100, 20_000]), unknown=0)
-    assert found["unknown word"].tolist() == [True] + [False] * 6
-    assert found["word of rank 1 to 10"].tolist() == [False, True, True, False, False, False, False]
-    assert found["word of rank 10001 or more"].tolist() == [False] * 6 + [True]
+def test_words_are_put_by_their_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "RANKS", (5, 8))
+    model = language_model()
+    model.settings = replace(model.settings, text=TextSettings(unit="word"))
+    symbols = [*(model.vocabulary.symbols[i] for i in (4, 5, 7, 8)), "unheard"]
+    found = compare_losses_of({"lstm": model}, symbols * 20).classes
+    ranks = ["word of rank 1 to 5", "word of rank 6 to 8", "word of rank 9 or more"]
+    assert [found[name][:5].tolist() for name in ["unknown word", *ranks]] == [
+        [False, False, False, False, True],
+        [True, False, False, False, False],
+        [False, True, True, False, False],
+        [False, False, False, True, False],
+    ]
 
 
 def test_samples_are_each_models_own_in_an_order_of_the_seed() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relmo.analysis.core.feature_words import WORDS, describe_class, describe_feature, name_cell
+from relmo.analysis.core.causal import WORDS, describe_class, describe_feature
 from relmo.analysis.core.features import FEATURES, document_of, tracks
 from relmo.analysis.core.trace import Trace
+from relmo.analysis.units.cell_report import NamedCell, name_cells, read_cells, write_cells
 from relmo.analysis.units.cells import score_cells
-from relmo.analysis.units.named_cells import NamedCell, name_cells, read_cells, write_cells
 from relmo.errors import ModelError
 from relmo.explorer.examples import EXAMPLES_DIR, list_examples
 
@@ -90,7 +90,9 @@ def test_strength_is_said_in_words() -> None:
 def test_every_feature_has_plain_words() -> None:
     assert {*WORDS} == {*FEATURES}
     assert describe_feature("mine") == "at “mine”"
-    assert name_cell("mine") == "the cell for “mine”"
+    traced, track = quoted()
+    named = name_cells(score_cells(traced, {"mine": track["quotes"]}, order=1), "relmo analyse cells …")
+    assert [cell.name for cell in named] == ["the cell for “mine”"]
     assert describe_class("quotes rises") == "where a quotation begins"
     assert describe_class("newline") == "at every newline"
 

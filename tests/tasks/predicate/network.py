@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from relmo.networks.inputs import IGNORED, TaskNetwork, WordBatch
-from relmo.networks.sentence_encoder import Encoded, SentenceEncoder
+from relmo.networks.inputs import IGNORED, Encoded, SentenceEncoder
 from relmo.nn.cells import initialise
 
 
@@ -16,15 +15,6 @@ class Frames(NamedTuple):
 
     roles: Tensor
     senses: Tensor
-
-
-class PredicateBatch(NamedTuple):
-    """Sentences, which word of each is the predicate (B,), and in training what is to be learned."""
-
-    words: WordBatch
-    predicates: Tensor
-    targets: Frames | None
-    predictions: int
 
 
 class FrameScores(NamedTuple):
@@ -56,11 +46,3 @@ class PredicateNetwork(nn.Module):
         """The mean of -log p of both."""
         roles = cross_entropy(scores.roles.transpose(1, 2), targets.roles, ignore_index=IGNORED)
         return roles + cross_entropy(scores.senses, targets.senses)
-
-
-class MarkedNetwork(TaskNetwork):
-    """A task's network whose batches hold a mark."""
-
-    def forward(self, batch: PredicateBatch) -> FrameScores:
-        """The scores of roles and senses."""
-        return self.body(self.inputs(batch.words), batch.predicates)

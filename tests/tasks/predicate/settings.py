@@ -1,13 +1,12 @@
 """The settings of `relmo train predicate`: the roles that words play for one predicate of their sentence."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from relmo.settings.fields import Dimension, SettingsSection, Size
-from relmo.settings.task import TaskSettings
+from relmo.settings.sections import TaskSettings
 
 
-@dataclass(frozen=True, kw_only=True)
 class PredicateModelSettings(SettingsSection):
     """The network that reads a sentence with a mark on its predicate."""
 
@@ -17,7 +16,6 @@ class PredicateModelSettings(SettingsSection):
     """Size of the vector that tells the predicate from the other words."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class PredicateSettings(TaskSettings):
     """Train a model of predicates: which sense one has, and which roles the other words play for it.
 

@@ -1,18 +1,19 @@
 """Predicates as a user has them: a predicate's sense, and the roles that the other words play for it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from relmo.networks.predicate import Frames, FrameScores, MarkedNetwork, PredicateBatch, PredicateNetwork
+from relmo.networks.predicate import Frames, FrameScores, PredicateNetwork
 
-from relmo.networks.inputs import WordInputs
-from relmo.tasks.features import EncodedSentences, MessageCallback, Words
+from relmo.networks.inputs import TaskBatch
+from relmo.tasks.features import MessageCallback, Words
+from relmo.tasks.results import Prediction
 from relmo.tasks.scores import TaskReport, class_report
-from relmo.tasks.task import Labels, Task, Tokenized, count_labels, pad_arrays
+from relmo.tasks.task import EncodedExamples, Labels, Task, Tokenized, count_labels, pad_arrays
 from relmo.text.readers.tables import json_rows
 from relmo.text.vocabulary import Vocabulary
 
@@ -27,7 +28,7 @@ class Marked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Frame:
+class Frame(Prediction):
     """A text, where its predicate begins, that, its sense, and the role of each word."""
 
     text: str
@@ -40,39 +41,6 @@ class Frame:
         """The sense and the roles."""
         return f"{self.sense}\t{' '.join(self.roles)}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """All of it."""
-        return asdict(self)
-
-
-@dataclass
-class EncodedFrames:
-    """Sentences as numbers, where their predicates are, and in training their roles and senses."""
-
-    words: EncodedSentences
-    predicates: np.ndarray
-    roles: list[np.ndarray]
-    senses: np.ndarray | None
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Those of the sentences."""
-        return self.words.lengths
-
-    @property
-    def predictions(self) -> int:
-        """One for each word."""
-        return int(self.lengths.sum())
-
-    def batch(self, which: np.ndarray) -> PredicateBatch:
-        """The sentences of these numbers."""
-        words, predicates = self.words.batch(which), torch.from_numpy(self.predicates[which])
-        if self.senses is None:
-            return PredicateBatch(words, predicates, None, 0)
-        roles = [self.roles[i] for i in which.tolist()]
-        frames = Frames(pad_arrays(roles), torch.from_numpy(self.senses[which]))
-        return PredicateBatch(words, predicates, frames, sum(map(len, roles)))
-
 
 class PredicateTagger(Task[Marked, Frame]):
     """Senses and roles, two vocabularies, for a word that is marked."""
@@ -83,11 +51,6 @@ class PredicateTagger(Task[Marked, Frame]):
     def read(cls, path: str | Path, text: Any, *, training: bool = False) -> list[Marked]:
         """JSON lines."""
         return [Marked(**row.values) for row in json_rows(path, text.errors)]
-
-    @staticmethod
-    def texts(example: Marked) -> Sequence[Words]:
-        """The sentence."""
-        return (example.words,)
 
     @classmethod
     def vocabulary_types(cls, settings: Any) -> dict[str, type[Vocabulary]]:
@@ -100,29 +63,35 @@ class PredicateTagger(Task[Marked, Frame]):
         roles = count_labels(example.roles for example in examples)
         return {"sense-labels": count_labels([example.sense] for example in examples), "role-labels": roles}
 
-    def make_network(self, inputs: WordInputs) -> MarkedNetwork:
+    def make_body(self, **sizes: int) -> PredicateNetwork:
         """Recurrent layers over words and marks."""
-        body = PredicateNetwork(
-            input_size=inputs.size,
-            elmo_size=inputs.elmo_size,
+        return PredicateNetwork(
             hidden=self.settings.model.hidden,
             mark_dim=self.settings.model.mark_dim,
             roles=len(self.vocabularies["role-labels"]),
             senses=len(self.vocabularies["sense-labels"]),
+            **sizes,
         )
-        return MarkedNetwork(inputs, body)
 
     def encode(
         self, examples: Sequence[Marked], *, answers: bool = False, on_message: MessageCallback = lambda _: None
-    ) -> EncodedFrames:
+    ) -> EncodedExamples:
         """Words, marks, and what is to be learned."""
+        words = self.features.encode([example.words for example in examples], on_message)
+        predicates = torch.tensor([example.predicate for example in examples])
         senses, roles = self.vocabularies.values()
-        return EncodedFrames(
-            self.features.encode([example.words for example in examples], on_message),
-            np.array([example.predicate for example in examples]),
-            [roles.ids(example.roles) for example in examples] if answers else [],
-            senses.ids(example.sense for example in examples) if answers else None,
-        )
+        role_ids = [roles.ids(example.roles) for example in examples] if answers else []
+        sense_ids = senses.ids(example.sense for example in examples) if answers else None
+
+        def make_batch(which: np.ndarray) -> TaskBatch:
+            extra = (predicates[torch.from_numpy(which)],)
+            if sense_ids is None:
+                return TaskBatch([words.batch(which)], extra=extra)
+            own = [role_ids[i] for i in which.tolist()]
+            frames = Frames(pad_arrays(own), torch.from_numpy(sense_ids[which]))
+            return TaskBatch([words.batch(which)], frames, sum(map(len, own)), extra)
+
+        return EncodedExamples(words.lengths, int(words.lengths.sum()), make_batch)
 
     def decode(self, output: FrameScores, examples: Sequence[Marked]) -> list[Frame]:
         """The best sense and the best role of each word."""

@@ -1,21 +1,13 @@
 """Interventions: single units set to zero, to their mean, held at a value or scaled, wherever they are read.
 
-    with intervene(model, layer=0, units=[27]):                     # h_27 is 0
-        model.perplexity(text), model.generate("def ")
-    with intervene(model, 0, 27, "hold", 2.0, state="c"):           # the memory cell stays at 2
-        ...
-
 A changed h is read by the next step, the next layer, residual sums and the output layer, the initial state included; a
-changed c is read by the next step and by h. (Zeroing only the weights from a unit to its own layer and to the output
-layer, as some published code does, leaves a lower layer's unit feeding the layer above.) Everything that runs the
-network inside the block is affected: forward passes, generation, perplexity, vectors, traces. Blocks can be nested. The
-network is changed for all threads.
-
-    Lakretz et al. 2019, The emergence of number and syntax units in LSTM language models
+changed c is read by the next step and by h. Everything that runs the network inside the block is affected, in all
+threads. Blocks can be nested. Lakretz et al. 2019, The emergence of number and syntax units in LSTM language models
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -24,23 +16,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from relmo.analysis.core.stack import (
-    Change,
-    Changes,
-    Stack,
-    build_stack,
-    find_recurrent_module,
-    flatten_states,
-    reverse_time,
-)
+from relmo.analysis.core.stack import Change, Changes, Stack, build_stack, stack_directions
 from relmo.errors import SettingError
 from relmo.nn.cells import State
 from relmo.nn.elmo_lstm import ElmoLSTM, ElmoLSTMOutput
-from relmo.nn.kernels.layer import lengths_of
+from relmo.nn.kernels.lstm_step import lengths_of
 from relmo.nn.quantize import Precision
 from relmo.nn.recurrent import Recurrent, RecurrentOutput
 
 How = Literal["zero", "mean", "hold", "scale"]
+Units = int | Sequence[int] | np.ndarray
+Values = float | Sequence[float] | np.ndarray | None
+Sizes = Sequence[int] | None
 Direction = Literal["forward", "backward", "both"]
 DIRECTIONS: dict[str, tuple[int, ...]] = {"forward": (0,), "backward": (1,), "both": (0, 1)}
 
@@ -64,9 +51,9 @@ ACTIVE_EDITS: "WeakKeyDictionary[nn.Module, list[Edit]]" = WeakKeyDictionary()
 def intervene(
     network: Any,
     layer: int,
-    units: int | Sequence[int] | np.ndarray,
+    units: Units,
     how: How = "zero",
-    value: float | Sequence[float] | np.ndarray | None = None,
+    value: Values = None,
     *,
     state: str = "h",
     direction: Direction = "forward",
@@ -84,36 +71,38 @@ def intervene(
     model_network = network if isinstance(network, nn.Module) else getattr(network, "network", None)
     if not isinstance(model_network, nn.Module):
         raise SettingError(f"{type(network).__name__} is not a network; pass a recurrent model or an nn.Module.")
-    module = find_recurrent_module(model_network)
-    edit = _make_edit(build_stack(module), layer, units, how, value, state, direction)
+    stack = build_stack(model_network)
+    module, edit = stack.module, _make_edit(stack, layer, units, how, value, state, direction)
     before = ACTIVE_EDITS.get(module, [])
+    replacements: dict[str, Callable[..., Any]] = {}  # methods that step through the cells with changes
+    if isinstance(module, Recurrent):
+        replacements["forward"] = partial(_run_recurrent, module)
+    elif isinstance(module, ElmoLSTM):
+        replacements |= {"forward": partial(_run_elmo, module), "infer": partial(_infer_elmo, module)}
+    elif isinstance(module, nn.RNNBase):
+        replacements["forward"] = partial(_run_torch, module)
     try:
         if not before:
-            vars(module).update(_make_replacements(module))
+            vars(module).update(replacements)
         ACTIVE_EDITS[module] = [*before, edit]
-        _mark_changed(module)
+        with torch.no_grad():
+            # An in-place operation raises the version of the weights: caches such as the state after a boundary expire.
+            next(module.parameters()).mul_(1.0)
         yield
     finally:
         ACTIVE_EDITS[module] = before
         if not before:
             del ACTIVE_EDITS[module]
-            for name in _make_replacements(module):
+            for name in replacements:
                 vars(module).pop(name, None)
-        _mark_changed(module)
+        with torch.no_grad():
+            next(module.parameters()).mul_(1.0)
 
 
-def _make_edit(
-    stack: Stack,
-    layer: int,
-    units: int | Sequence[int] | np.ndarray,
-    how: str,
-    value: float | Sequence[float] | np.ndarray | None,
-    state: str,
-    direction: str,
-) -> Edit:
+def _make_edit(stack: Stack, layer: int, units: Units, how: str, value: Values, state: str, direction: str) -> Edit:
     if not 0 <= layer < len(stack.layers):
         raise SettingError(f"Unknown layer {layer}; the network has layers 0 to {len(stack.layers) - 1}.")
-    sizes, states = stack.layers[layer].sizes, stack.layers[layer].states
+    sizes, states = stack.layers[layer].cell.sizes, stack.layers[layer].cell.states
     if state not in states:
         raise SettingError(f"Unknown state {state!r}; the layers of this network have {' and '.join(states)}.")
     if direction not in DIRECTIONS or max(DIRECTIONS[direction]) >= stack.directions:
@@ -143,10 +132,10 @@ def _make_edit(
     return Edit(layer, state, indices, DIRECTIONS[direction], 0.0, offset)
 
 
-def collect_changes(module: nn.Module, stack: Stack) -> Changes:
-    """Combine the active edits of a recurrent module by layer and state; empty if there are none."""
+def collect_changes(stack: Stack) -> Changes:
+    """Combine the active edits of a network by layer and state; empty if there are none."""
     changes: dict[tuple[int, str], Change] = {}
-    for edit in ACTIVE_EDITS.get(module, []):
+    for edit in ACTIVE_EDITS.get(stack.module, []):
         key = (edit.layer, edit.state)
         if key not in changes:
             changes[key] = stack.layers[edit.layer].no_change(edit.state)
@@ -159,30 +148,11 @@ def collect_changes(module: nn.Module, stack: Stack) -> Changes:
     return changes
 
 
-def _mark_changed(module: nn.Module) -> None:
-    # An in-place operation raises the version of the weights, so that caches such as the state after a boundary expire.
-    with torch.no_grad():
-        next(module.parameters()).mul_(1.0)
-
-
-def _make_replacements(module: nn.Module) -> Mapping[str, Callable[..., Any]]:
-    """Return the methods to replace in a module, by name, with versions that step through the cells with changes."""
-    if isinstance(module, Recurrent):
-        return {"forward": lambda *args, **kwargs: _run_recurrent(module, *args, **kwargs)}
-    if isinstance(module, ElmoLSTM):
-        return {
-            "forward": lambda *args, **kwargs: _run_elmo(module, *args, **kwargs),
-            "infer": lambda *args, **kwargs: _infer_elmo(module, *args, **kwargs),
-        }
-    assert isinstance(module, nn.RNNBase)
-    return {"forward": lambda *args, **kwargs: _run_torch(module, *args, **kwargs)}
-
-
 def _prepare(module: nn.Module, dropout: float) -> tuple[Stack, Changes]:
     if module.training and dropout:
         raise SettingError("Interventions do not support dropout; call .eval() on the network.")
     stack = build_stack(module)
-    return stack, collect_changes(module, stack)
+    return stack, collect_changes(stack)
 
 
 def _run_recurrent(
@@ -195,54 +165,22 @@ def _run_recurrent(
 ) -> RecurrentOutput:
     stack, changes = _prepare(module, module.dropout.p + module.weight_drop)
     tensors = iter(module.initial_state(len(x)) if state is None else state)
-    num_states = len(stack.layers[0].states)
+    num_states = len(stack.layers[0].cell.states)
     states = []
     for _ in stack.layers:
         cells = [[next(tensors) for _ in range(num_states)] for _ in range(stack.directions)]
         states.append(tuple(torch.stack(column) for column in zip(*cells, strict=True)))
     run = stack.run(stack_directions(x.transpose(0, 1), stack, lengths), states, lengths, changes=changes)
     layers = tuple(output[0].transpose(0, 1) for output in run.outputs)
-    return RecurrentOutput(layers[-1], layers if every_layer else (), flatten_states(run.states))
-
-
-def stack_directions(x: Tensor, stack: Stack, lengths: Tensor | None) -> Tensor:
-    """Return x (T, B, I) in the reading order of each direction: (D, T, B, I)."""
-    x = x.unsqueeze(0)
-    return x if stack.directions == 1 else torch.cat([x, reverse_time(x, lengths)])
+    final = tuple(tensor[d] for layer in run.states for d in range(stack.directions) for tensor in layer)
+    return RecurrentOutput(layers[-1], layers if every_layer else (), final)
 
 
 def _run_elmo(
-    module: ElmoLSTM, x: Tensor, state: State | None = None, sizes: Sequence[int] | None = None
+    module: ElmoLSTM, x: Tensor, state: State | None = None, sizes: Sizes = None, *, gates: Tensor | None = None
 ) -> ElmoLSTMOutput:
-    return _compute_elmo(module, _prepare(module, module.dropout), x, None, state, sizes)
-
-
-def _infer_elmo(
-    module: ElmoLSTM,
-    gates: Tensor,
-    words: Tensor,
-    state: State | None = None,
-    sizes: Sequence[int] | None = None,
-    *,
-    precision: Precision = "float32",
-) -> ElmoLSTMOutput:
-    if precision != "float32":
-        raise SettingError(f"Interventions require float32; the model's precision is {precision}.")
-    input_gates = torch.stack([gates[d][words[d]] for d in range(2)])  # (2, T, B, 4H)
-    with torch.no_grad(), torch.autocast(gates.device.type, enabled=False):
-        return _compute_elmo(module, _prepare(module, 0.0), input_gates, input_gates, state, sizes)
-
-
-def _compute_elmo(
-    module: ElmoLSTM,
-    prepared: tuple[Stack, Changes],
-    x: Tensor,
-    gates: Tensor | None,
-    state: State | None,
-    sizes: Sequence[int] | None,
-) -> ElmoLSTMOutput:
-    """Run both stacks from their input, or from the first layer's gates."""
-    stack, changes = prepared
+    """Run both directions from their input x (2, T, B, I), or from the first layer's gates (2, T, B, 4H)."""
+    stack, changes = _prepare(module, module.dropout if gates is None else 0.0)
     batch = x.shape[2]
     state = module.initial_state(batch) if state is None else state
     states = [tuple(tensor.transpose(0, 1) for tensor in state[2 * d : 2 * d + 2]) for d in range(len(stack.layers))]
@@ -252,6 +190,22 @@ def _compute_elmo(
     run = stack.run(x, states, lengths, changes=changes, gates=gates)
     final = tuple(tensor.transpose(0, 1) for layer_state in run.states for tensor in layer_state)
     return ElmoLSTMOutput(tuple(run.outputs), final)
+
+
+def _infer_elmo(
+    module: ElmoLSTM,
+    gates: Tensor,
+    words: Tensor,
+    state: State | None = None,
+    sizes: Sizes = None,
+    *,
+    precision: Precision = "float32",
+) -> ElmoLSTMOutput:
+    if precision != "float32":
+        raise SettingError(f"Interventions require float32; the model's precision is {precision}.")
+    input_gates = torch.stack([gates[d][words[d]] for d in range(2)])  # (2, T, B, 4H)
+    with torch.no_grad(), torch.autocast(gates.device.type, enabled=False):
+        return _run_elmo(module, input_gates, state, sizes, gates=input_gates)
 
 
 def _run_torch(module: nn.RNNBase, sequence: Tensor | PackedSequence, hx: Any = None) -> tuple[Any, Any]:
@@ -269,9 +223,8 @@ def _run_torch(module: nn.RNNBase, sequence: Tensor | PackedSequence, hx: Any = 
         states = [tuple(tensor[depth] for tensor in split) for depth in range(module.num_layers)]
     run = stack.run(stack_directions(x, stack, lengths), states, lengths, changes=changes)
     y: Any = run.outputs[-1][0]
-    final = tuple(
-        tensor.squeeze(1) if unbatched else tensor for tensor in flatten_states(run.states, batch_first=False)
-    )
+    columns = [torch.cat(tensors) for tensors in zip(*run.states, strict=True)]  # (layers * D, B, size)
+    final = tuple(tensor.squeeze(1) if unbatched else tensor for tensor in columns)
     if isinstance(sequence, PackedSequence):
         order = torch.arange(x.shape[1]) if sequence.sorted_indices is None else sequence.sorted_indices.cpu()
         packed = pack_padded_sequence(y[:, order.to(y.device)], lengths[order]).data  # type: ignore[index]

@@ -3,16 +3,13 @@
     ablation = ablate_units(model, document, tracks, units)
     ablation.delta(unit, "closing bracket"), ablation.rank(unit, "closing bracket")
 
-A unit that correlates with a feature need not be used by the model. A unit that is used stands out among all units by
-the loss without it. Symbols are classified by kind (`classify_symbols`) and by features: "depth falls" are the symbols
-at which the feature is about to fall. Losses are in bits.
-
-A language model runs all units side by side: only unit r is changed in row r of the batch.
-"""
+Symbols are classified by kind (`classify_symbols`) and by features: "depth falls" are the symbols at which the feature
+is about to fall. Losses are in bits."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,15 +17,15 @@ import torch
 
 from relmo.analysis.core.ablate import intervene
 from relmo.analysis.core.features import Document
-from relmo.analysis.core.progress import split_progress
-from relmo.analysis.core.stack import Change, Changes, LayerState, Stack, build_stack
+from relmo.analysis.core.show import split_progress
+from relmo.analysis.core.stack import Change, build_stack
 from relmo.analysis.core.trace import Trace, get_network
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
 from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
-from relmo.settings.arguments import Progress
+from relmo.settings.fields import Progress
 
 How = Literal["zero", "mean", "hold"]
 Losses = Callable[[], np.ndarray]
@@ -39,6 +36,65 @@ MIN_SYMBOLS = 20  # per class
 HOLD_QUANTILE = 0.95  # of a unit's values, at which it is held on
 ALL = "all"
 OPENING, CLOSING, QUOTES = set("([{"), set(")]}"), set("\"'“”‘’«»`")
+CHANGES = ("rises", "falls")
+
+
+class FeatureWords(NamedTuple):
+    """Feature in plain words."""
+
+    words: str
+    cell: str  # name of a cell for it
+    episode: str = ""  # what begins where a binary feature rises
+    rises: str = "where it becomes more"  # where a numeric one is about to rise
+    falls: str = "where it becomes less"
+
+
+WORDS: Mapping[str, FeatureWords] = {
+    "quotes": FeatureWords("inside quotation marks", "the quotation cell", "a quotation"),
+    "depth": FeatureWords(
+        "how many brackets are open", "the bracket counter", rises="where one opens", falls="where one closes"
+    ),
+    "parentheses": FeatureWords("inside round brackets", "the round-bracket cell", "a bracket"),
+    "square": FeatureWords("inside square brackets", "the square-bracket cell", "a bracket"),
+    "curly": FeatureWords("inside curly brackets", "the curly-bracket cell", "a bracket"),
+    "column": FeatureWords("how far along the line the text is", "the line counter"),
+    "to_line_end": FeatureWords("how much of the line is still to come", "the line-end counter"),
+    "indentation": FeatureWords("how far the line is indented", "the indentation cell"),
+    "string": FeatureWords("inside a string", "the string cell", "a string"),
+    "comment": FeatureWords("inside a comment", "the comment cell", "a comment"),
+    "prose": FeatureWords("inside a string or a comment", "the string-or-comment cell", "one"),
+    "if": FeatureWords("inside the condition of an if", "the if cell", "a condition"),
+    "if_body": FeatureWords("inside the body of an if", "the if-body cell", "a body"),
+    "word_position": FeatureWords("how many letters of the word have been read", "the word-length counter"),
+    "sentence_position": FeatureWords("how many words of the sentence have been read", "the sentence-length counter"),
+    "capitalised": FeatureWords("inside a word with a capital", "the capital-letter cell", "such a word"),
+    "capitals": FeatureWords("inside a word in capitals", "the all-capitals cell", "such a word"),
+    "number": FeatureWords("inside a number", "the digit cell", "a number"),
+    "url": FeatureWords("inside a web address", "the web-address cell", "an address"),
+    "tag": FeatureWords("inside a tag", "the tag cell", "a tag"),
+    "vowel": FeatureWords("at a vowel", "the vowel cell", rises="before a vowel", falls="after vowels"),
+    "surplus": FeatureWords("how many more a’s than b’s have been read", "the counting cell"),
+    "tree_depth": FeatureWords("how deep in the sentence's tree the word is", "the tree-depth cell"),
+    "open_dependencies": FeatureWords("how many words still wait for others", "the open-dependency counter"),
+    "head_distance": FeatureWords("how far away the word's head is", "the head-distance cell"),
+}
+"""Descriptions of all built-in features."""
+
+
+def describe_feature(feature: str) -> str:
+    """Return a feature in words; a user's feature is described by its name."""
+    return WORDS[feature].words if feature in WORDS else f"at “{feature}”"
+
+
+def describe_class(name: str) -> str:
+    """Return a class of symbols of an ablation in words: "quotes rises" is "where a quotation begins"."""
+    feature, _, change = name.rpartition(" ")
+    if change not in CHANGES or not feature:
+        return "all symbols" if name == ALL else f"at every {name}"
+    words = WORDS.get(feature, FeatureWords("", "", episode=f"“{feature}”"))
+    if words.episode:
+        return f"where {words.episode} {'begins' if change == 'rises' else 'ends'}"
+    return words.rises if change == "rises" else words.falls
 
 
 class Unit(NamedTuple):
@@ -56,18 +112,14 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True)
 class Ablation:
-    """Effect of changing each unit on the loss, in bits per symbol.
-
-    base      loss of each class without changes; (C,)
-    deltas    increase of the loss with the unit changed; (U, C)
-    """
+    """Effect of changing each unit on the loss, in bits per symbol."""
 
     how: str
     units: list[Unit]
     classes: list[str]
     counts: list[int]
-    base: np.ndarray
-    deltas: np.ndarray
+    base: np.ndarray  # loss of each class without changes; (C,)
+    deltas: np.ndarray  # increase of the loss with the unit changed; (U, C)
 
     def delta(self, unit: Unit, name: str = ALL) -> float:
         """Return the increase of the loss of a class, in bits per symbol, without the unit."""
@@ -118,10 +170,7 @@ def get_unit_values(traced: Trace, unit: Unit) -> np.ndarray:
 def compute_hold_values(
     traced: Trace, units: Sequence[Unit], how: str, signs: Sequence[float] | None = None
 ) -> np.ndarray:
-    """Return the value (U,) to which each unit is set: 0, its mean, or a high quantile.
-
-    A unit with a negative sign goes down with its feature, so it is held at a low quantile.
-    """
+    """Return the value (U,) to which each unit is set: 0, its mean, or a high quantile (low for negative signs)."""
     if how == "zero":
         return np.zeros(len(units))
     if how == "mean":
@@ -170,22 +219,19 @@ def ablate_units(
     values: Sequence[float] | np.ndarray | None = None,
     progress: Progress | None = None,
 ) -> Ablation:
-    """Measure the loss of the document's symbols with each unit changed by itself.
-
-    values    (U,), to which the units are set for "mean" and "hold"; `compute_hold_values` computes them from a trace
-    """
+    """Measure the loss of the document's symbols with each unit changed by itself; "mean" and "hold" set the units to
+    values (U,), which `compute_hold_values` computes from a trace."""
     if how != "zero" and values is None:
         raise SettingError(f"how={how!r} requires values, one per unit; see compute_hold_values.")
     targets = np.zeros(len(units)) if values is None else np.asarray(values, dtype=np.float64)
+    directions = {unit.direction for unit in units}
+    if isinstance(model, BiLM) and len(directions) != 1:
+        raise SettingError("Units must have the same direction; a unit changes the losses of its direction only.")
+    backwards = isinstance(model, BiLM) and directions == {"backward"}
+    classes = classify_symbols(document.symbols) | classify_feature_changes(tracks, backwards=backwards)
     if isinstance(model, BiLM):
-        directions = {unit.direction for unit in units}
-        if len(directions) != 1:
-            raise SettingError("Units must have the same direction; a unit changes the losses of its direction only.")
-        backwards = directions == {"backward"}
-        classes = classify_symbols(document.symbols) | classify_feature_changes(tracks, backwards=backwards)
-        losses = make_sentence_loss(model, document.texts, backwards=backwards)
+        losses = partial(compute_sentence_losses, model, document.texts, backwards=backwards)
         return compare_losses(model, losses, units, classes, how=how, values=targets, progress=progress)
-    classes = classify_symbols(document.symbols) | classify_feature_changes(tracks)
     base = compute_row_losses(model, document.texts, [], targets[:0])[0]
     changed = compute_row_losses(model, document.texts, units, targets, progress)
     return summarise(how, units, classes, base, changed)
@@ -225,14 +271,10 @@ def summarise(
     return Ablation(how, list(units), list(frequent), counts.astype(int).tolist(), base_bits, deltas)
 
 
-def make_sentence_loss(model: BiLM, sentences: Sequence[Sequence[str]], *, backwards: bool) -> Losses:
-    """Return a function that computes the loss of every word of sentences in one direction."""
-
-    def compute_losses() -> np.ndarray:
-        log_p = model.log_probs(sentences, direction="backward" if backwards else "forward")
-        return -np.concatenate([row[1:] if backwards else row[:-1] for row in log_p]).astype(np.float64)
-
-    return compute_losses
+def compute_sentence_losses(model: BiLM, sentences: Sequence[Sequence[str]], *, backwards: bool) -> np.ndarray:
+    """Return the loss of every word of sentences in one direction, in nats; (T,)."""
+    log_p = model.log_probs(sentences, direction="backward" if backwards else "forward")
+    return -np.concatenate([row[1:] if backwards else row[:-1] for row in log_p]).astype(np.float64)
 
 
 @torch.no_grad()
@@ -246,44 +288,37 @@ def compute_row_losses(
     """Return the loss of every symbol, in nats, with each unit held at its value: (U, T); (1, T) without units."""
     network = get_network(model)
     assert isinstance(network, RecurrentLM)
-    stack = build_stack(network)
-    id_rows = [[model.vocabulary.end, *model.vocabulary.ids(text)] for text in texts]
+    stack, embedding = build_stack(network), network.encoder.embedding
+    streams = [torch.tensor([model.vocabulary.end, *model.vocabulary.ids(text)], device=model.device) for text in texts]
     begins = range(0, max(len(units), 1), MAX_ROWS)
-    callbacks = iter(split_progress(progress, [float(len(ids)) for _ in begins for ids in id_rows]))
+    reports = iter(split_progress(progress, [float(len(stream)) for _ in begins for stream in streams]))
     blocks = []
-    for begin in begins:
-        block = units[begin : begin + MAX_ROWS]
-        changes: dict[tuple[int, str], Change] = {}
-        for row, (unit, value) in enumerate(zip(block, values[begin : begin + MAX_ROWS].tolist(), strict=True)):
-            key = (unit.layer, unit.state)
-            if key not in changes:
-                changes[key] = stack.layers[unit.layer].no_change(unit.state, len(block))
-            changes[key].scale[0, row, unit.number], changes[key].offset[0, row, unit.number] = 0.0, value
-        rows = max(len(block), 1)
-        with full_precision():
-            losses = [_compute_text_losses(network, stack, ids, rows, changes, next(callbacks)) for ids in id_rows]
-        blocks.append(np.concatenate(losses, axis=1))
+    with full_precision():
+        gates = stack.input_gates(embedding.weight.unsqueeze(0))[0]  # (V, G)
+        for begin in begins:
+            block = units[begin : begin + MAX_ROWS]
+            rows = max(len(block), 1)
+            changes: dict[tuple[int, str], Change] = {}
+            for row, (unit, value) in enumerate(zip(block, values[begin : begin + MAX_ROWS].tolist(), strict=True)):
+                key = (unit.layer, unit.state)
+                if key not in changes:
+                    changes[key] = stack.layers[unit.layer].no_change(unit.state, len(block))
+                changes[key].scale[0, row, unit.number], changes[key].offset[0, row, unit.number] = 0.0, value
+            window = max(1, CHUNK // (rows * max(gates.shape[1], network.vocab_size)))
+            losses = []
+            for stream, report in zip(streams, reports, strict=False):
+                states, done = stack.initial_state(rows), 0
+                for ids, targets in zip(stream[:-1].split(window), stream[1:].split(window), strict=True):
+                    x, x_gates = (
+                        a.view(1, len(ids), 1, -1).expand(-1, -1, rows, -1) for a in (embedding(ids), gates[ids])
+                    )
+                    run = stack.run(x, states, changes=changes, gates=x_gates)
+                    states = run.states
+                    y = run.outputs[-1][0]  # (T, B, H)
+                    y = y if network.bottleneck is None else network.bottleneck(y)
+                    nll = network.softmax.nll(y.flatten(0, 1), targets.repeat_interleave(rows)).view(y.shape[:2])
+                    losses.append(nll.T.double().cpu().numpy())
+                    done += len(ids)
+                    report(done / (len(stream) - 1))
+            blocks.append(np.concatenate(losses, axis=1))
     return np.concatenate(blocks)
-
-
-def _compute_text_losses(
-    network: RecurrentLM, stack: Stack, ids: Sequence[int], rows: int, changes: Changes, progress: Progress
-) -> np.ndarray:
-    """Return the losses of ids[1:] in each row of a batch; (rows, T)."""
-    gates, losses = stack.input_gates(network.encoder.embedding.weight.unsqueeze(0))[0], []  # (V, G)
-    stream = torch.tensor(ids, device=gates.device)
-    states: list[LayerState] = stack.initial_state(rows)
-    window = max(1, CHUNK // (rows * max(gates.shape[1], network.vocab_size)))
-    for begin in range(0, len(ids) - 1, window):
-        inputs = stream[begin : min(begin + window, len(ids) - 1)]
-        shape = (1, len(inputs), rows, -1)
-        x = network.encoder.embedding(inputs).view(1, len(inputs), 1, -1).expand(shape)
-        run = stack.run(x, states, changes=changes, gates=gates[inputs].view(1, len(inputs), 1, -1).expand(shape))
-        states = run.states
-        y = run.outputs[-1][0]  # (T, B, H)
-        y = y if network.bottleneck is None else network.bottleneck(y)
-        targets = stream[begin + 1 : begin + 1 + len(inputs)].repeat_interleave(rows)
-        nll = network.softmax.nll(y.flatten(0, 1), targets).view(y.shape[:2])
-        losses.append(nll.T.double().cpu().numpy())
-        progress((begin + len(inputs)) / (len(ids) - 1))
-    return np.concatenate(losses, axis=1)

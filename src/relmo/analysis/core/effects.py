@@ -1,8 +1,6 @@
 """Effect sizes for many units and features at once, and confidence intervals.
 
-Units are rows (U, T), features columns (T, F). A unit's score is compared with what is reached without it: from the
-last few symbols (`predict_from_ngrams`), from all units (`predict_from_units`), by chance (`correlate_shifted`).
-"""
+Units are rows (U, T), features columns (T, F)."""
 
 import math
 from typing import NamedTuple
@@ -26,10 +24,8 @@ class Interval(NamedTuple):
 
 
 def wilson(points: float, count: int) -> Interval:
-    """Return the share of `points` in `count` trials with Wilson's score interval, which holds near 0 and 1 too.
-
-    Wilson 1927, Probable inference, the law of succession, and statistical inference
-    """
+    """Return the share of `points` in `count` trials with Wilson's score interval, which holds near 0 and 1 too (Wilson
+    1927, Probable inference, the law of succession, and statistical inference)."""
     if count == 0:
         return Interval(math.nan, 0.0, 1.0)
     p, z2 = points / count, Z * Z
@@ -39,10 +35,8 @@ def wilson(points: float, count: int) -> Interval:
 
 
 def bootstrap_difference(first: np.ndarray, second: np.ndarray, groups: np.ndarray, *, seed: int = 0) -> Interval:
-    """Return mean(first) - mean(second) of paired scores (N,) with its bootstrap interval.
-
-    Whole groups (N,), such as sentences, are resampled, since scores within a group are not independent.
-    """
+    """Return mean(first) - mean(second) of paired scores (N,) with its bootstrap interval; whole groups (N,), such as
+    sentences, are resampled, since scores within a group are not independent."""
     _, group = np.unique(groups, return_inverse=True)
     sums = np.bincount(group, weights=first.astype(np.float64) - second)  # (G,)
     sizes = np.bincount(group).astype(np.float64)
@@ -99,10 +93,7 @@ def pearson(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def compute_auc(ranks: np.ndarray, binary: np.ndarray) -> np.ndarray:
-    """Return the areas under the ROC curve of ranks (U, T) for binary columns (T, F); (U, F).
-
-    An area is the probability that a positive has a larger value than a negative; nan if a column is constant.
-    """
+    """Return the ROC areas (U, F) of ranks (U, T) for binary columns (T, F); nan if a column is constant."""
     positives = binary.sum(axis=0, dtype=np.float64)
     negatives = len(binary) - positives
     total = (ranks.astype(np.float64) - len(binary) / 2) @ binary + positives * (len(binary) / 2)
@@ -110,37 +101,21 @@ def compute_auc(ranks: np.ndarray, binary: np.ndarray) -> np.ndarray:
         return (total - positives * (positives + 1) / 2) / (positives * negatives)
 
 
-def find_threshold(values: np.ndarray, order: np.ndarray, truth: np.ndarray, *, high: bool) -> tuple[float, float]:
-    """Return the threshold with the best F1 at some positions, and that F1.
-
-    A unit is on above the threshold if `high`, else below it. `order` holds the positions, sorted by value; `truth` is
-    (T,) of bool.
-    """
-    order = order[::-1] if high else order
-    ordered = values[order]
-    hits = np.cumsum(truth[order])
-    if not len(order) or not hits[-1]:
-        return np.nan, np.nan
-    f1 = 2 * hits / (np.arange(1, len(order) + 1) + hits[-1])
-    f1[:-1][ordered[:-1] == ordered[1:]] = -1  # equal values are on together or not at all
-    best = int(f1.argmax())
-    return float(ordered[best]), float(f1[best])
-
-
 def held_out_f1(values: np.ndarray, order: np.ndarray, truth: np.ndarray, *, high: bool) -> tuple[float, float]:
-    """Return the best threshold of the first half of the text and its F1 on the second half."""
+    """Return the threshold with the best F1 on the first half of the text, and its F1 on the second half. `order` (T,)
+    sorts the values; a unit is on at or above the threshold if `high`, else at or below it."""
     half = len(values) // 2
-    threshold, _ = find_threshold(values, order[order < half], truth, high=high)
-    if np.isnan(threshold):
+    train = order[order < half][:: -1 if high else 1]
+    ordered = values[train]
+    hits = np.cumsum(truth[train])
+    if not len(train) or not hits[-1]:
         return np.nan, np.nan
-    predicted, expected = is_on(values[half:], threshold, high=high), truth[half:]
-    total = np.count_nonzero(predicted) + np.count_nonzero(expected)
-    return threshold, 2 * np.count_nonzero(predicted & expected) / total if total else 0.0
-
-
-def is_on(values: np.ndarray, threshold: float, *, high: bool) -> np.ndarray:
-    """Return where a unit is on (T,)."""
-    return values >= threshold if high else values <= threshold
+    f1 = 2 * hits / (np.arange(1, len(train) + 1) + hits[-1])
+    f1[:-1][ordered[:-1] == ordered[1:]] = -1  # equal values are on together or not at all
+    threshold = float(ordered[int(f1.argmax())])
+    predicted = values[half:] >= threshold if high else values[half:] <= threshold
+    total = np.count_nonzero(predicted) + np.count_nonzero(truth[half:])
+    return threshold, 2 * np.count_nonzero(predicted & truth[half:]) / total if total else 0.0
 
 
 def measure_delay(on: np.ndarray, truth: np.ndarray) -> Delay:
@@ -151,7 +126,10 @@ def measure_delay(on: np.ndarray, truth: np.ndarray) -> Delay:
     if not len(begins):
         return Delay(np.nan, np.nan, np.nan)
     next_begins = np.append(begins[1:], len(truth))
-    next_on, next_off = _find_next(on)[begins], _find_next(~on)[np.minimum(ends, len(on) - 1)]
+    # The next position at or after each one where the unit is on, or off; the end if there is none.
+    positions = (np.where(mask, np.arange(len(on)), len(on)) for mask in (on, ~on))
+    following_on, following_off = (np.minimum.accumulate(array[::-1])[::-1] for array in positions)
+    next_on, next_off = following_on[begins], following_off[np.minimum(ends, len(on) - 1)]
     hits, releases = next_on < ends, (next_off < next_begins) & (ends < len(truth))
     lag_on, lag_off = (next_on - begins)[hits], (next_off - ends)[releases]
     return Delay(
@@ -161,41 +139,18 @@ def measure_delay(on: np.ndarray, truth: np.ndarray) -> Delay:
     )
 
 
-def _find_next(mask: np.ndarray) -> np.ndarray:
-    """Return the next position at or after each one where the mask is true, or the end; (T,)."""
-    positions = np.where(mask, np.arange(len(mask)), len(mask))
-    return np.minimum.accumulate(positions[::-1])[::-1]
-
-
-class SymbolGroups:
-    """Positions grouped by symbol, to remove the groups' means."""
-
-    def __init__(self, ids: np.ndarray):
-        self.order = np.argsort(ids, kind="stable")
-        ordered = ids[self.order]
-        self.begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-        self.counts = np.diff(np.append(self.begins, len(ids)))
-
-    def subtract_means(self, rows: np.ndarray) -> np.ndarray:
-        """Subtract the mean of each group from rows (U, T)."""
-        centred = np.empty_like(rows)
-        for row, out in zip(rows, centred, strict=True):
-            ordered = row[self.order]
-            means = np.add.reduceat(ordered, self.begins, dtype=np.float64) / self.counts
-            out[self.order] = ordered - np.repeat(means, self.counts)
-        return centred
-
-
 class PartialCorrelation:
     """Correlations of units with each feature, controlling for the other features and the current symbol.
 
     With the symbols' means removed from both, beta = (F'F)^-1 F'u is the regression of a unit on all features and s2
-    its residual; the partial correlation with feature j is beta_j / sqrt(beta_j^2 + s2 ((F'F)^-1)_jj).
-    """
+    its residual; the partial correlation with feature j is beta_j / sqrt(beta_j^2 + s2 ((F'F)^-1)_jj)."""
 
-    def __init__(self, features: np.ndarray, groups: SymbolGroups):
-        self.groups = groups
-        self.features = groups.subtract_means(np.ascontiguousarray(features.T)).T  # (T, F)
+    def __init__(self, features: np.ndarray, ids: np.ndarray):
+        self.order = np.argsort(ids, kind="stable")  # positions grouped by symbol
+        ordered = ids[self.order]
+        self.begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+        self.counts = np.diff(np.append(self.begins, len(ids)))
+        self.features = self._subtract_means(np.ascontiguousarray(features.T)).T  # (T, F)
         gram = self.features.T.astype(np.float64) @ self.features
         totals = np.square(features, dtype=np.float64).sum(axis=0)
         self.identified = np.ones(len(gram), dtype=bool)  # False where the other features and the symbol determine it
@@ -205,9 +160,18 @@ class PartialCorrelation:
             self.identified[j] = gram[j, j] - explained > 1e-4 * max(totals[j], 1e-12)
         self.inverse = np.linalg.pinv(gram)
 
+    def _subtract_means(self, rows: np.ndarray) -> np.ndarray:
+        """Subtract the mean at each symbol from rows (U, T)."""
+        centred = np.empty_like(rows)
+        for row, out in zip(rows, centred, strict=True):
+            ordered = row[self.order]
+            means = np.add.reduceat(ordered, self.begins, dtype=np.float64) / self.counts
+            out[self.order] = ordered - np.repeat(means, self.counts)
+        return centred
+
     def compute(self, rows: np.ndarray) -> np.ndarray:
         """Return the partial correlations of rows (U, T); (U, F), nan where a feature is not identified."""
-        centred = self.groups.subtract_means(rows)
+        centred = self._subtract_means(rows)
         b = centred @ self.features  # (U, F)
         beta = b @ self.inverse
         residual = np.maximum(np.square(centred, dtype=np.float64).sum(axis=1) - (b * beta).sum(axis=1), 0)  # (U,)
@@ -216,21 +180,9 @@ class PartialCorrelation:
         return np.where(self.identified, partial, np.nan)
 
 
-def correlate_shifted(rows: np.ndarray, features: np.ndarray, shifts: np.ndarray) -> np.ndarray:
-    """Return the largest |r| of any row (U, T) with each column (T, F) rotated by each shift: chance; (shifts, F)."""
-    maxima = np.empty((len(shifts), features.shape[1]))
-    for begin in range(0, len(shifts), 10):
-        block = shifts[begin : begin + 10]
-        rotated = np.concatenate([np.roll(features, shift, axis=0) for shift in block], axis=1)
-        maxima[begin : begin + len(block)] = np.abs(pearson(rows, rotated)).max(axis=0).reshape(len(block), -1)
-    return maxima
-
-
 def predict_from_ngrams(ids: np.ndarray, features: np.ndarray, order: int) -> np.ndarray:
     """Predict features (T, F) from the last `order` symbols, each half of the text from counts in the other; (T, F).
-
-    A prediction is the mean after the same n-gram, smoothed towards the mean after the shorter one.
-    """
+    A prediction is the mean after the same n-gram, smoothed towards the mean after the shorter one."""
     half = len(ids) // 2
     in_first_half = np.arange(len(ids)) < half
     predictions = np.empty(features.shape)

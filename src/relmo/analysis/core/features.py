@@ -1,37 +1,50 @@
 """Features of a text as tracks: one number per symbol, the state after the symbol was read.
 
-    document = read(model, text)                  # the text and its symbols
-    tracks(document, ["quotes", "depth"])         # {"quotes": (T,) of 0 and 1, "depth": (T,)}
-    pattern_track(document, r"\\bthe\\b"), column_tracks(document, "upos=NOUN"), mark_tracks(document, marks)
-
 Most features are defined on characters. A word has the value at its last character, so every feature works for models
 of words too. A track whose only values are 0 and 1 is a binary feature; any other is numeric.
+
+Source code is scanned, not parsed, so that fragments of files work too. Two families of languages are supported:
+"python", and "c" for C and similar languages (C++, Java, JavaScript, Go, Rust, C#).
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice, pairwise
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from relmo.analysis.core.code_features import (
-    Language,
-    blank_strings_and_comments,
-    count_open_brackets,
-    detect_language,
-    mark_if_statements,
-    mark_strings_and_comments,
-)
 from relmo.errors import CorpusError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
 from relmo.text import trees
-from relmo.text.conllu import COLUMNS, ConlluWord, read_conllu_sentences
 from relmo.text.corpus import is_conllu, read_text
 from relmo.text.tokenize import Token, split_whitespace, tokenize
+from relmo.text.trees import ConlluWord, read_conllu_sentences
 
+Language = Literal["python", "c"]
+C_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".hpp", ".cxx", ".java", ".js", ".ts", ".go", ".rs", ".cs")
+
+STRINGS_AND_COMMENTS: dict[Language, re.Pattern[str]] = {
+    "python": re.compile(
+        r"(?P<comment>#[^\n]*)"
+        r'|(?P<string>"""(?:\\.|[^\\])*?(?:"""|\Z)'
+        r"|'''(?:\\.|[^\\])*?(?:'''|\Z)"
+        r'|"(?:\\.|[^"\\\n])*(?:"|$)'
+        r"|'(?:\\.|[^'\\\n])*(?:'|$))",
+        re.DOTALL | re.MULTILINE,
+    ),
+    "c": re.compile(
+        r"(?P<comment>//(?:\\\n|[^\n])*|/\*.*?(?:\*/|\Z))"
+        r'|(?P<string>"(?:\\.|[^"\\\n])*(?:"|$)'
+        r"|'(?:\\.|[^'\\\n])*(?:'|$))",
+        re.DOTALL | re.MULTILINE,
+    ),
+}
+ALL_BRACKETS, OPENING = "([{)]}", "([{"
+BRACKET = re.compile(r"[()\[\]{}]")
 MIN_SHARE = 0.01  # of the words with a value, for a track of its own when a column is named without a value
 TOKENIZERS: dict[str, Callable[[str], list[Token]]] = {"words": tokenize, "whitespace": split_whitespace}
 PAIRS: dict[str, tuple[str, ...]] = {
@@ -122,10 +135,7 @@ class Mark(NamedTuple):
 def read(
     model: LanguageModel | BiLM, text: str | Sequence[Sequence[ConlluWord]], *, language: Language | None = None
 ) -> Document:
-    """Split a text, or the sentences of a CoNLL-U file, into a model's symbols.
-
-    For a bidirectional model, each line is a sentence.
-    """
+    """Split a text, or the sentences of a CoNLL-U file, into a model's symbols; a biLM reads lines as sentences."""
     words, word_spans = None, np.zeros((0, 2), dtype=np.int64)
     if not isinstance(text, str):
         words = [list(sentence) for sentence in text]
@@ -137,25 +147,34 @@ def read(
     text = text if len(folded) == len(text) else folded  # a few letters become several in lower case
     by_sentence = isinstance(model, BiLM)
     if not by_sentence and settings.unit == "char":  # type: ignore[union-attr]
-        return Document(text, list(folded), _character_spans(len(text)), np.array([0]), words, word_spans, language)
+        spans = np.arange(len(text))[:, None] + [0, 1]
+        return Document(text, list(folded), spans, np.array([0]), words, word_spans, language)
     split = split_whitespace if words is not None else TOKENIZERS[settings.tokenizer]
-    symbols, spans, starts, begin = [], [], [], 0
+    symbols, token_spans, starts, begin = [], [], [], 0
     for line in folded.split("\n"):
         if begin and not by_sentence:
             symbols.append("\n")
-            spans.append((begin - 1, begin))
+            token_spans.append((begin - 1, begin))
         tokens = split(line)
         if by_sentence and tokens:
             starts.append(len(symbols))
         symbols += [token.text for token in tokens]
-        spans += [(begin + token.start, begin + token.end) for token in tokens]
+        token_spans += [(begin + token.start, begin + token.end) for token in tokens]
         begin += len(line) + 1
-    return Document(text, symbols, np.array(spans), np.array(starts or [0]), words, word_spans, language)
+    return Document(text, symbols, np.array(token_spans), np.array(starts or [0]), words, word_spans, language)
 
 
 def read_source(file: str, sentences: int | None = None) -> str | list[list[ConlluWord]]:
     """Read a text file, or the (first) sentences of a CoNLL-U file."""
     return list(islice(read_conllu_sentences(file), sentences)) if is_conllu(file) else read_text(file)
+
+
+def detect_language(path: str) -> Language | None:
+    """Return the language of a source file by its suffix; None for other files."""
+    name = path.lower()
+    if name.endswith((".py", ".pyi")):
+        return "python"
+    return "c" if name.endswith(C_SUFFIXES) else None
 
 
 def read_document(
@@ -168,20 +187,12 @@ def read_document(
 
 
 def document_of(symbols: Sequence[str], starts: Sequence[int] = (0,), *, language: Language | None = None) -> Document:
-    """Make a document from symbols.
-
-    Single characters are joined; other symbols are words, separated by spaces, with one line per text that begins at
-    `starts`.
-    """
+    """Make a document from symbols: characters, or words, joined by spaces; one line per text, from `starts`."""
     if all(len(symbol) == 1 for symbol in symbols):
-        text, spans = "".join(symbols), _character_spans(len(symbols))
+        text, spans = "".join(symbols), np.arange(len(symbols))[:, None] + [0, 1]
     else:
         text, spans = _join_words([symbols[a:b] for a, b in pairwise([*starts, len(symbols)])])
     return Document(text, list(symbols), spans, np.array(starts), language=language)
-
-
-def _character_spans(count: int) -> np.ndarray:
-    return np.stack([np.arange(count), np.arange(count) + 1], axis=1)
 
 
 def _join_words(sentences: Iterable[Sequence[str]]) -> tuple[str, np.ndarray]:
@@ -217,12 +228,17 @@ def pattern_track(document: Document, pattern: str) -> np.ndarray:
         expression = re.compile(pattern, re.MULTILINE)
     except re.error as error:
         raise SettingError(f"Invalid regular expression {pattern!r}: {error}.") from None
+    groups = range(1, expression.groups + 1) if expression.groups else [0]
+    spans = [match.span(group) for match in expression.finditer(document.text) for group in groups]
+    return document.at_symbols(_mark_spans(document, ((max(begin, 0), max(end, 0), 1) for begin, end in spans)))
+
+
+def _mark_spans(document: Document, spans: Iterable[tuple[int, int, Any]]) -> np.ndarray:
+    """Return a track of characters from spans, each a start, an end and a value (or values)."""
     track = np.zeros(len(document.text), dtype=np.float32)
-    for match in expression.finditer(document.text):
-        for group in range(1, expression.groups + 1) if expression.groups else [0]:
-            begin, end = match.span(group)
-            track[max(begin, 0) : max(end, 0)] = 1
-    return document.at_symbols(track)
+    for begin, end, value in spans:
+        track[begin:end] = value
+    return track
 
 
 def mark_tracks(document: Document, marks: Iterable[Mark]) -> dict[str, np.ndarray]:
@@ -236,26 +252,24 @@ def mark_tracks(document: Document, marks: Iterable[Mark]) -> dict[str, np.ndarr
 
 
 def column_tracks(document: Document, column: str) -> dict[str, np.ndarray]:
-    """Return tracks (T,) for a column of CoNLL-U.
-
-    "upos=NOUN" or "feats.Number=Plur" is 1 at the words with this value. A column alone, such as "upos", gives a track
-    for each value of at least a hundredth of the words.
-    """
+    """Return tracks (T,) for a column of CoNLL-U: "upos=NOUN" or "feats.Number=Plur" is 1 at the words with this value;
+    a column alone, such as "upos", gives a track for each value of at least a hundredth of the words."""
     name, equals, value = column.partition("=")
     name = ".".join([name.partition(".")[0].lower(), *name.split(".")[1:]])
-    if name.partition(".")[0] not in COLUMNS:
+    if name.partition(".")[0] not in ConlluWord._fields:
         raise SettingError(
-            f"Unknown CoNLL-U column {name!r}; expected one of {', '.join(COLUMNS)}, such as upos=NOUN or "
+            f"Unknown CoNLL-U column {name!r}; expected one of {', '.join(ConlluWord._fields)}, such as upos=NOUN or "
             "feats.Number=Plur."
         )
     word_values = [word.value(name) for sentence in _get_words(document) for word in sentence]
-    if equals:
-        return {column: _word_track(document, [word_value == value for word_value in word_values])}
+    labels = {column: value} if equals else {f"{name}={value}": value for value in sorted({*word_values} - {"", "_"})}
     tracks = {}
-    for value in sorted({*word_values} - {"", "_"}):
-        matches = [word_value == value for word_value in word_values]
-        if sum(matches) >= MIN_SHARE * len(word_values):
-            tracks[f"{name}={value}"] = _word_track(document, matches)
+    for label, expected in labels.items():
+        if equals or word_values.count(expected) >= MIN_SHARE * len(word_values):
+            tracks[label] = _word_feature(
+                lambda words, value=expected: [word.value(name) == value for word in words],  # type: ignore[misc]
+                document,
+            )
     return tracks
 
 
@@ -265,60 +279,41 @@ def _get_words(document: Document) -> list[list[ConlluWord]]:
     return document.words
 
 
-def _word_track(document: Document, values: Sequence[float]) -> np.ndarray:
-    """Spread one value per word over its characters, 0 between words; (T,)."""
-    track = np.zeros(len(document.text), dtype=np.float32)
-    for (begin, end), value in zip(document.word_spans.tolist(), values, strict=True):
-        track[begin:end] = value
-    return document.at_symbols(track)
+def _word_feature(compute: Callable[[list[ConlluWord]], Sequence[float]], document: Document) -> np.ndarray:
+    """Spread one value per word of each sentence over the word's characters, 0 between words; (T,)."""
+    values = [value for words in _get_words(document) for value in compute(words)]
+    spans = zip(*document.word_spans.T.tolist(), values, strict=True)
+    return document.at_symbols(_mark_spans(document, spans))
 
 
-def column(document: Document) -> np.ndarray:
-    """Characters since the beginning of the line."""
-    offsets = np.arange(len(document.text))
-    is_end = np.array(list(document.text)) == "\n"
-    return offsets - np.maximum.accumulate(np.where(is_end, offsets, -1))
-
-
-def to_line_end(document: Document) -> np.ndarray:
-    """Characters that are still to come in the line, its end included."""
+def _line_feature(name: str, document: Document) -> np.ndarray:
     text = document.text
-    ends = np.append(np.flatnonzero(np.array(list(text)) == "\n"), len(text))
     offsets = np.arange(len(text))
+    if name == "indentation":
+        track = np.zeros(len(text), dtype=np.float32)
+        for line in re.finditer(r"^([ \t]*)[^\n]*", text, flags=re.MULTILINE):
+            blanks = len(line.group(1))
+            track[line.start() : line.start() + blanks] = np.arange(1, blanks + 1)
+            track[line.start() + blanks : line.end()] = blanks
+        return track
+    is_end = np.array(list(text)) == "\n"
+    if name == "column":
+        return offsets - np.maximum.accumulate(np.where(is_end, offsets, -1))
+    ends = np.append(np.flatnonzero(is_end), len(text))
     return ends[np.searchsorted(ends, offsets, side="right").clip(max=len(ends) - 1)] - offsets
 
 
-def indentation(document: Document) -> np.ndarray:
-    """Blanks at the beginning of the line, as far as they have been read."""
-    track = np.zeros(len(document.text), dtype=np.float32)
-    for line in re.finditer(r"^([ \t]*)[^\n]*", document.text, flags=re.MULTILINE):
-        blanks = len(line.group(1))
-        track[line.start() : line.start() + blanks] = np.arange(1, blanks + 1)
-        track[line.start() + blanks : line.end()] = blanks
-    return track
-
-
-def _bracket_depth(document: Document) -> np.ndarray:
-    """Open brackets ( [ {, in code not those in strings and comments; in prose a blank line, or the end of a line that
-    is a sentence, closes all."""
-    return _count_brackets(document, "([{)]}")
-
-
-def _count_brackets(document: Document, brackets: str) -> np.ndarray:
-    table = str.maketrans(dict.fromkeys({*"([{)]}"} - {*brackets}, " "))
+def _bracket_feature(brackets: str, document: Document) -> np.ndarray:
+    """Return the number of open brackets, or whether one of a single kind is open."""
+    table = str.maketrans(dict.fromkeys({*ALL_BRACKETS} - {*brackets}, " "))
     if document.language is not None:
-        return count_open_brackets(blank_strings_and_comments(document.text, document.language).translate(table))
-    text = document.text.translate(table)
-    bounds = [0, *(match.start() for match in document.ends.finditer(text)), len(text)]
-    return np.concatenate([count_open_brackets(text[a:b]) for a, b in pairwise(bounds)])
-
-
-def _inside_brackets(brackets: str) -> Callable[[Document], np.ndarray]:
-    def feature(document: Document) -> np.ndarray:
-        return _count_brackets(document, brackets) > 0
-
-    feature.__doc__ = f"Inside {brackets[0]} {brackets[1]}."
-    return feature
+        code = blank_strings_and_comments(document.text, document.language)
+        counts = count_open_brackets(code.translate(table))
+    else:
+        text = document.text.translate(table)
+        bounds = [0, *(match.start() for match in document.ends.finditer(text)), len(text)]
+        counts = np.concatenate([count_open_brackets(text[a:b]) for a, b in pairwise(bounds)])
+    return counts if brackets == ALL_BRACKETS else counts > 0
 
 
 def quotes(document: Document) -> np.ndarray:
@@ -329,65 +324,118 @@ def quotes(document: Document) -> np.ndarray:
     expected: list[tuple[str, ...]] = []  # closing marks of each open mark
     previous = 0
     for match in re.finditer(rf"{MARKS}|{ends.pattern}", text):
-        offset, mark = match.start(), match.group()
+        offset, end, mark = match.start(), match.end(), match.group()
+        before, after = text[max(offset - 1, 0) : offset].isalnum(), text[end : end + 1].isalnum()
+        # ' or ’ inside a word, or at the edge of a shortened one: it's, do n't, 'em
+        is_apostrophe = mark in ("'", "’") and after and (before or CLITIC.match(text, end) is not None)
         track[previous:offset] = bool(expected)
         previous = offset
         if mark[0] == "\n":
             expected.clear()
-        elif not _is_apostrophe(text, match):
+        elif not is_apostrophe:
             matching = [i for i, marks in enumerate(expected) if mark in marks]
             if matching:
                 del expected[matching[-1] :]
             elif mark == "''":
                 del expected[max(0, len(expected) - 2) :]
-            elif mark in PAIRS and not (mark == "'" and text[max(offset - 1, 0) : offset].isalnum()):  # dogs' tails
+            elif mark in PAIRS and not (mark == "'" and before):  # dogs' tails
                 expected.append(PAIRS[mark])
     track[previous:] = bool(expected)
     return track
 
 
-def _is_apostrophe(text: str, mark: re.Match[str]) -> bool:
-    """Whether a mark is ' or ’ inside a word or at the edge of a shortened one: it's, do n't, 'em."""
-    before, after = text[max(mark.start() - 1, 0) : mark.start()], text[mark.end() : mark.end() + 1]
-    if mark.group() not in ("'", "’"):
-        return False
-    return (before.isalnum() and after.isalnum()) or (after.isalnum() and CLITIC.match(text, mark.end()) is not None)
+def blank_strings_and_comments(text: str, language: Language) -> str:
+    """Replace every character of strings and comments by a space, line ends too."""
+    return STRINGS_AND_COMMENTS[language].sub(lambda match: " " * len(match.group()), text)
 
 
-def _code_feature(name: str, description: str) -> Callable[[Document], np.ndarray]:
-    def feature(document: Document) -> np.ndarray:
-        if document.language is None:
-            raise SettingError(f"{name} is a feature of source code; set the language to python or c.")
-        if name in ("if", "if_body"):
-            return mark_if_statements(document.text, document.language)[name]
-        tracks = mark_strings_and_comments(document.text, document.language)
-        return tracks["string"] + tracks["comment"] if name == "prose" else tracks[name]
+def count_open_brackets(text: str) -> np.ndarray:
+    """Return the number of open brackets after each character (characters,); unmatched closing ones are ignored."""
+    counts = np.zeros(len(text), dtype=np.float32)
+    level, previous = 0, 0
+    for match in BRACKET.finditer(text):
+        counts[previous : match.start()] = level
+        level = level + 1 if match.group() in OPENING else max(level - 1, 0)
+        previous = match.start()
+    counts[previous:] = level
+    return counts
 
-    feature.__doc__ = description
-    return feature
+
+def _code_feature(name: str, document: Document) -> np.ndarray:
+    text, language = document.text, document.language
+    if language is None:
+        raise SettingError(f"{name} is a feature of source code; set the language to python or c.")
+    if name in ("if", "if_body"):
+        code = blank_strings_and_comments(text, language)
+        ifs = _find_python_ifs(code) if language == "python" else _find_c_ifs(code)
+        return _mark_spans(document, ((begin, end, 1) for kind, begin, end in ifs if kind == name))
+    spans = []
+    for match in STRINGS_AND_COMMENTS[language].finditer(text):
+        if name in (match.lastgroup, "prose"):
+            has_closing_mark = match.lastgroup == "string" or text.startswith("/*", match.start())
+            spans.append((match.start(), match.end() - has_closing_mark, 1))
+    return _mark_spans(document, spans)
 
 
-def _inside_matches(
-    pattern: str, description: str, test: Callable[[str], bool] = lambda match: True
-) -> Callable[[Document], np.ndarray]:
-    expression = re.compile(pattern, re.IGNORECASE)
+def _find_python_ifs(code: str) -> Iterator[tuple[str, int, int]]:
+    """Yield conditions from `if` or `elif` to the colon, and bodies by their indentation."""
+    brackets = count_open_brackets(code)
+    indents: list[int] = []  # of the `if` statements whose bodies may include the current line
+    # A logical line ends where no bracket is open and no backslash continues it.
+    ends = [match.end() for match in re.finditer("\n", code)]
+    ends = [end for end in ends if brackets[end - 1] == 0 and code[end - 2 : end - 1] != "\\"]
+    for begin, end in pairwise(dict.fromkeys([0, *ends, len(code)])):
+        line = code[begin:end]
+        statement = line.lstrip(" \t\n\\")
+        indent = len(line) - len(line.lstrip(" \t"))
+        if statement.strip():
+            while indents and indent <= indents[-1]:
+                indents.pop()
+        if indents:
+            yield "if_body", begin, end
+        if match := re.match(r"(?:if|elif)\b", statement):
+            start = end - len(statement)
+            colons = (m.start() for m in re.finditer(":", statement) if brackets[start + m.start()] == brackets[start])
+            colon = next(colons, len(statement))
+            yield "if", start + match.end() - 1, start + colon
+            if statement[colon + 1 :].strip():
+                yield "if_body", start + colon, end
+            else:
+                indents.append(indent)
 
-    def feature(document: Document) -> np.ndarray:
-        track = np.zeros(len(document.text), dtype=np.float32)
-        for match in expression.finditer(document.text):
-            track[match.start() : match.end()] = test(match.group())
-        return track
 
-    feature.__doc__ = description
-    return feature
+def _find_c_ifs(code: str) -> Iterator[tuple[str, int, int]]:
+    """Yield conditions between the brackets after `if`, and bodies in braces or up to a semicolon."""
+    open_brackets: list[int] = []
+    closing: dict[int, int] = {}  # position of the closing bracket of each opening one
+    for bracket in BRACKET.finditer(code):
+        if bracket.group() in OPENING:
+            open_brackets.append(bracket.start())
+        elif open_brackets:
+            closing[open_brackets.pop()] = bracket.start()
+    for match in re.finditer(r"\bif\s*(?:constexpr\s*)?\(", code):
+        begin = match.end() - 1
+        if begin not in closing:
+            yield "if", begin, len(code)
+            continue
+        yield "if", begin, closing[begin]
+        body = re.compile(r"\s*").match(code, closing[begin] + 1).end()  # type: ignore[union-attr]
+        if code[body : body + 1] == "{":
+            yield "if_body", body, closing.get(body, len(code))
+        else:
+            semicolon = code.find(";", body)
+            yield "if_body", body, len(code) if semicolon < 0 else semicolon
+
+
+def _pattern_feature(pattern: str, test: Callable[[str], bool] | None, document: Document) -> np.ndarray:
+    matches = re.finditer(pattern, document.text, re.IGNORECASE)
+    return _mark_spans(document, ((*match.span(), test is None or test(match.group())) for match in matches))
 
 
 def word_position(document: Document) -> np.ndarray:
     """Letters of the word that have been read; 0 between words."""
-    track = np.zeros(len(document.text), dtype=np.float32)
-    for match in re.finditer(r"\w+", document.text):
-        track[match.start() : match.end()] = np.arange(1, match.end() - match.start() + 1)
-    return track
+    matches = re.finditer(r"\w+", document.text)
+    return _mark_spans(document, ((*match.span(), np.arange(1, len(match.group()) + 1)) for match in matches))
 
 
 def sentence_position(document: Document) -> np.ndarray:
@@ -413,49 +461,64 @@ def surplus(document: Document) -> np.ndarray:
     return np.cumsum((letters == "a").astype(np.float32) - (letters == "b"))
 
 
-def tree_depth(document: Document) -> np.ndarray:
-    """Words between a word and the root of its sentence, in the tree of a CoNLL-U file."""
-    return _word_track(document, [value for words in _get_words(document) for value in trees.dependency_depths(words)])
-
-
-def open_dependencies(document: Document) -> np.ndarray:
-    """Words that have been read whose head, or a dependent, is still to come, in the tree of a CoNLL-U file."""
-    return _word_track(document, [value for words in _get_words(document) for value in trees.open_dependencies(words)])
-
-
-def head_distance(document: Document) -> np.ndarray:
-    """Words from a word to its head, negative where the head comes before; 0 at the root."""
-    pairs = [pair for words in _get_words(document) for pair in enumerate(words)]
-    return _word_track(document, [word.head - 1 - i if word.head else 0 for i, word in pairs])
+def _feature(description: str, function: Callable[..., np.ndarray], *args: Any) -> Callable[[Document], np.ndarray]:
+    feature = partial(function, *args)
+    feature.__doc__ = description
+    return feature
 
 
 FEATURES: Mapping[str, Callable[[Document], np.ndarray]] = {
     "quotes": quotes,
-    "depth": _bracket_depth,
-    "parentheses": _inside_brackets("()"),
-    "square": _inside_brackets("[]"),
-    "curly": _inside_brackets("{}"),
-    "column": column,
-    "to_line_end": to_line_end,
-    "indentation": indentation,
-    "string": _code_feature("string", "Inside a string of source code."),
-    "comment": _code_feature("comment", "Inside a comment of source code."),
-    "prose": _code_feature("prose", "Inside a string or a comment of source code."),
-    "if": _code_feature("if", "Inside the condition of an if statement."),
-    "if_body": _code_feature("if_body", "Inside the body of an if statement."),
+    "depth": _feature(
+        "Open brackets ( [ {, in code not those in strings and comments; in prose a blank line, or the end of a line "
+        "that is a sentence, closes all.",
+        _bracket_feature,
+        ALL_BRACKETS,
+    ),
+    "parentheses": _feature("Inside ( ).", _bracket_feature, "()"),
+    "square": _feature("Inside [ ].", _bracket_feature, "[]"),
+    "curly": _feature("Inside { }.", _bracket_feature, "{}"),
+    "column": _feature("Characters since the beginning of the line.", _line_feature, "column"),
+    "to_line_end": _feature(
+        "Characters that are still to come in the line, its end included.", _line_feature, "to_line_end"
+    ),
+    "indentation": _feature(
+        "Blanks at the beginning of the line, as far as they have been read.", _line_feature, "indentation"
+    ),
+    "string": _feature("Inside a string of source code.", _code_feature, "string"),
+    "comment": _feature("Inside a comment of source code.", _code_feature, "comment"),
+    "prose": _feature("Inside a string or a comment of source code.", _code_feature, "prose"),
+    "if": _feature("Inside the condition of an if statement.", _code_feature, "if"),
+    "if_body": _feature("Inside the body of an if statement.", _code_feature, "if_body"),
     "word_position": word_position,
     "sentence_position": sentence_position,
-    "capitalised": _inside_matches(WORD, "Inside a word that begins with a capital.", lambda word: word[0].isupper()),
-    "capitals": _inside_matches(
-        WORD, "Inside a word that is all capitals.", lambda word: len(word) > 1 and word.isupper()
+    "capitalised": _feature(
+        "Inside a word that begins with a capital.", _pattern_feature, WORD, lambda word: word[0].isupper()
     ),
-    "number": _inside_matches(r"\b\d(?:[\d.,_]*\d)?", "Inside a number."),
-    "url": _inside_matches(r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]']", "Inside a web address."),
-    "tag": _inside_matches(r"</?[a-z][^<>\n]*>", "Inside a tag of HTML or XML."),
-    "vowel": _inside_matches(r"[aeiouyáéíóúàèìòùâêîôûäëïöüæœåø]", "At a vowel."),
+    "capitals": _feature(
+        "Inside a word that is all capitals.", _pattern_feature, WORD, lambda word: len(word) > 1 and word.isupper()
+    ),
+    "number": _feature("Inside a number.", _pattern_feature, r"\b\d(?:[\d.,_]*\d)?", None),
+    "url": _feature(
+        "Inside a web address.", _pattern_feature, r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]']", None
+    ),
+    "tag": _feature("Inside a tag of HTML or XML.", _pattern_feature, r"</?[a-z][^<>\n]*>", None),
+    "vowel": _feature("At a vowel.", _pattern_feature, r"[aeiouyáéíóúàèìòùâêîôûäëïöüæœåø]", None),
     "surplus": surplus,
-    "tree_depth": tree_depth,
-    "open_dependencies": open_dependencies,
-    "head_distance": head_distance,
+    "tree_depth": _feature(
+        "Words between a word and the root of its sentence, in the tree of a CoNLL-U file.",
+        _word_feature,
+        trees.dependency_depths,
+    ),
+    "open_dependencies": _feature(
+        "Words that have been read whose head, or a dependent, is still to come, in the tree of a CoNLL-U file.",
+        _word_feature,
+        trees.open_dependencies,
+    ),
+    "head_distance": _feature(
+        "Words from a word to its head, negative where the head comes before; 0 at the root.",
+        _word_feature,
+        lambda words: [word.head - 1 - i if word.head else 0 for i, word in enumerate(words)],
+    ),
 }
 """Built-in features by name; their docstrings describe them."""

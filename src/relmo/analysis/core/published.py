@@ -5,9 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from relmo.errors import CorpusError
+import torch
+
+from relmo.errors import CorpusError, ModelError
 from relmo.models.bilm import BiLM
+from relmo.models.lm import LanguageModel
 from relmo.models.vectors import WordVectors
+from relmo.networks import make_language_model
+from relmo.networks.bilm import BiLMNetwork
+from relmo.networks.language_model import RecurrentLM
 
 DATA_VARIABLE = "RELMO_DATA"
 
@@ -28,23 +34,34 @@ def require_data(data: Path, relative: str, description: str) -> Path:
     return path
 
 
+def untrained(model: Any, seed: int = 0) -> Any:
+    """Return the same LanguageModel or BiLM with initial weights; torch's random state is restored."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if isinstance(model, BiLM):
+            size = None if model.vocabulary is None else len(model.vocabulary)
+            network = BiLMNetwork(model.settings.model, vocab_size=size)
+            return BiLM(network, model.settings, model.vocabulary, model.device, model.precision)
+        if isinstance(model, LanguageModel) and isinstance(model.network, RecurrentLM):
+            initial = make_language_model(model.settings.model, len(model.vocabulary))
+            return LanguageModel(initial, model.vocabulary, model.settings, model.device)
+    raise ModelError("Only recurrent language models can be reinitialised.")
+
+
 @dataclass(frozen=True)
 class Controls:
-    """Control models of a table. The same network untrained shows what training adds; static vectors, one per word
-    type, show what context adds (their rows are left out if there are none)."""
+    """Control models of a table."""
 
-    untrained: BiLM
-    vectors: WordVectors | None = None
+    untrained: BiLM  # the same network shows what training adds
+    vectors: WordVectors | None = None  # one per word type, which show what context adds; their rows are optional
 
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """Row of a table: our scores by column and, where the paper has them, the published scores.
-
-    A control has only our scores; a published system that is not run here has only published ones."""
+    """Row of a table: our scores by column, the published ones, or both."""
 
     name: str
-    ours: dict[str, float] = field(default_factory=dict)
+    ours: dict[str, float] = field(default_factory=dict)  # empty for a published system that is not run here
     published: dict[str, float] | None = None
     note: str = ""
 

@@ -1,15 +1,8 @@
 """A text as the steps of a model: the inputs of the recurrent layers, the targets and the losses at any steps.
 
-    reading = make_reading(model, text)
-    reading.num_steps                          # symbols that are read; each step predicts the next symbol
-    reading.get_inputs(steps)                  # vectors (B, T, I) and targets (B, T) of steps (B, T)
-    reading.last_nll(steps)                    # loss of the network after the last of them, from the initial state
-
 For a language model, a text begins with the end of a previous one. For a bidirectional model it is a stream of
 sentences, one per line; in the backward direction each sentence is reversed in its place, as in training.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,75 +15,65 @@ from relmo.models.evaluate import full_precision
 from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import NeuralLM, RecurrentLM
 from relmo.nn.cells import State
-from relmo.nn.softmax import AdaptiveSoftmax, FullSoftmax
+from relmo.nn.softmax import FullSoftmax
 from relmo.text.characters import BOS, EOS
-from relmo.text.sentences import BOUNDARY
+from relmo.text.encode import BOUNDARY
 
 BATCH_SYMBOLS = 1 << 14  # symbols per batch
 
 
-class StepInputs(NamedTuple):
-    """Input vectors (B, T, I) of the recurrent layers at some steps, and the ids (B, T) of the symbols that follow."""
-
-    vectors: Tensor
-    targets: Tensor
-
-
 class Reading:
-    """Steps of a model over a text; `direction` 1 is the backward direction of a bidirectional model."""
+    """Steps of a language model over a text."""
 
     model: LanguageModel | BiLM
     num_steps: int
     direction = 0
 
+    def __init__(self, model: LanguageModel, text: Texts):
+        self.model = model
+        end = model.vocabulary.end
+        texts = ([*model.vocabulary.ids(symbols), end] for symbols in split_texts(model, text))
+        self.ids = np.concatenate([[end], *texts]).astype(np.int64)
+        self.num_steps = len(self.ids) - 1
+
     def get_symbols(self, steps: np.ndarray) -> list[str]:
         """Return the symbols that are read at steps (T,)."""
-        raise NotImplementedError
+        assert self.model.vocabulary is not None
+        return [self.model.vocabulary.symbols[i] for i in self.ids[steps].tolist()]
 
-    def get_inputs(self, steps: np.ndarray) -> StepInputs:
-        """Return the inputs and targets of steps (B, T)."""
-        raise NotImplementedError
+    def get_inputs(self, steps: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return the inputs (B, T, I) of the recurrent layers at steps (B, T), and the ids (B, T) of the targets."""
+        network = get_network(self.model)
+        assert isinstance(network, RecurrentLM)
+        inputs, targets = (torch.from_numpy(self.ids[i]).to(self.model.device) for i in (steps, steps + 1))
+        return network.encoder.embedding(inputs), targets
 
-    def _compute_nll(self, steps: np.ndarray, selection: np.ndarray, state: State | None) -> tuple[Tensor, State]:
-        """Read steps (B, T); return the losses (B, W) after the selected ones (W,) of the T, and the final state.
+    def compute_nll(self, steps: np.ndarray, selection: np.ndarray, state: State | None) -> tuple[Tensor, State]:
+        """Read steps (B, T); return the losses (B, W) after the selected ones (W,) of the T, and the final state."""
+        assert isinstance(self.model, LanguageModel)
+        network = self.model.network
+        inputs, targets = (torch.from_numpy(self.ids[i]).to(self.model.device) for i in (steps, steps + 1))
+        state = network.initial_state(len(steps)) if state is None else state
+        if not isinstance(network, NeuralLM):
+            nll, state = network.nll(inputs, targets, state)
+            return nll[:, selection], state
+        x, state = network.features(inputs, state)
+        # A large output layer is slow: it is applied to the selected steps only.
+        nll = network.softmax.nll(x[:, selection].flatten(0, 1), targets[:, selection].flatten())
+        return nll.view(len(x), -1), state
 
-        The output layer, which is slow if it is large, is applied to the selected steps only.
-        """
-        raise NotImplementedError
-
-    def get_id(self, symbol: str) -> int:
-        """Return the id of a symbol of the vocabulary."""
-        vocabulary = self.model.vocabulary
-        assert vocabulary is not None
-        if symbol not in vocabulary.index:
-            raise CorpusError(f"{symbol!r} is not in the model's vocabulary.")
-        return vocabulary.index[symbol]
-
-    def project(self, y: Tensor) -> Tensor:
-        """Return the output layer's input for outputs (B, O) of the recurrent layers."""
-        return y.to(next(self.softmax.parameters()))
-
-    @property
-    def softmax(self) -> FullSoftmax | AdaptiveSoftmax:
-        """Output layer of the network."""
-        softmax = get_network(self.model).softmax
+    def losses(self, y: Tensor, targets: Tensor, *, logits: bool = False) -> Tensor:
+        """Return -log p of targets (B,) for the top outputs (B, O), or their logits (adaptive softmax: log p)."""
+        network = get_network(self.model)
+        softmax = network.softmax
         assert softmax is not None
-        return softmax
-
-    def losses(self, y: Tensor, targets: Tensor) -> Tensor:
-        """Return -log p of the targets (B,), for outputs (B, O) of the recurrent layers."""
-        return self.softmax.nll(self.project(y), targets)
-
-    def logits(self, y: Tensor, targets: Tensor) -> Tensor:
-        """Return the logits of the targets (B,); for an adaptive softmax, their log-probabilities."""
-        x = self.project(y)
-        scores = self.softmax.logits(x) if isinstance(self.softmax, FullSoftmax) else self.softmax.log_probs(x)
+        x = y.to(next(softmax.parameters()))
+        if isinstance(network, RecurrentLM) and network.bottleneck is not None:
+            x = network.bottleneck(x)
+        if not logits:
+            return softmax.nll(x, targets)
+        scores = softmax.logits(x) if isinstance(softmax, FullSoftmax) else softmax.log_probs(x)
         return scores.gather(1, targets.unsqueeze(1)).squeeze(1)
-
-    def last_nll(self, steps: np.ndarray) -> np.ndarray:
-        """Return -log p after the last of steps (B, T), each row read from the initial state; (B,)."""
-        with torch.no_grad(), full_precision():
-            return self._compute_nll(steps, np.array([steps.shape[1] - 1]), None)[0][:, 0].cpu().numpy()
 
     def full_context_nll(self, ends: np.ndarray) -> np.ndarray:
         """Return -log p after each of these ascending steps (N,), with the state carried from the beginning."""
@@ -100,7 +83,7 @@ class Reading:
             steps = np.arange(begin, min(begin + BATCH_SYMBOLS, self.num_steps))
             selection = ends[(ends >= steps[0]) & (ends <= steps[-1])] - begin
             with torch.no_grad(), full_precision():
-                nll, state = self._compute_nll(steps[None], selection, state)
+                nll, state = self.compute_nll(steps[None], selection, state)
             losses.append(nll[0].cpu().numpy())
         return np.concatenate(losses)
 
@@ -115,51 +98,8 @@ class Reading:
         return np.sort(context + generator.choice(num_candidates, size=min(count, num_candidates), replace=False))
 
 
-class LMReading(Reading):
-    """Steps of a language model over a text."""
-
-    def __init__(self, model: LanguageModel, text: Texts):
-        self.model = model
-        end = model.vocabulary.end
-        texts = ([*model.vocabulary.ids(symbols), end] for symbols in split_texts(model, text))
-        self.ids = np.concatenate([[end], *texts]).astype(np.int64)
-        self.num_steps = len(self.ids) - 1
-
-    def get_symbols(self, steps: np.ndarray) -> list[str]:
-        assert self.model.vocabulary is not None
-        return [self.model.vocabulary.symbols[i] for i in self.ids[steps].tolist()]
-
-    def get_inputs(self, steps: np.ndarray) -> StepInputs:
-        network = get_network(self.model)
-        assert isinstance(network, RecurrentLM)
-        inputs, targets = self._get_ids(steps)
-        return StepInputs(network.encoder.embedding(inputs), targets)
-
-    def _get_ids(self, steps: np.ndarray) -> tuple[Tensor, Tensor]:
-        inputs, targets = (torch.from_numpy(self.ids[i]).to(self.model.device) for i in (steps, steps + 1))
-        return inputs, targets
-
-    def project(self, y: Tensor) -> Tensor:
-        network = get_network(self.model)
-        assert isinstance(network, RecurrentLM)
-        y = super().project(y)
-        return y if network.bottleneck is None else network.bottleneck(y)
-
-    def _compute_nll(self, steps: np.ndarray, selection: np.ndarray, state: State | None) -> tuple[Tensor, State]:
-        assert isinstance(self.model, LanguageModel)
-        network = self.model.network
-        inputs, targets = self._get_ids(steps)
-        state = network.initial_state(len(steps)) if state is None else state
-        if not isinstance(network, NeuralLM):
-            nll, state = network.nll(inputs, targets, state)
-            return nll[:, selection], state
-        x, state = network.features(inputs, state)
-        nll = network.softmax.nll(x[:, selection].flatten(0, 1), targets[:, selection].flatten())
-        return nll.view(len(x), -1), state
-
-
 class BiLMReading(Reading):
-    """Steps of one direction of a bidirectional language model over a text."""
+    """Steps of one direction of a bidirectional language model over a text; 1 is the backward direction."""
 
     def __init__(self, model: BiLM, text: Texts, direction: int):
         self.model, self.direction = model, direction
@@ -180,23 +120,21 @@ class BiLMReading(Reading):
         boundary = (BOS, EOS)[self.direction]
         return [boundary if i == BOUNDARY else self.lexicon[i] for i in ids]
 
-    def get_inputs(self, steps: np.ndarray) -> StepInputs:
+    def get_inputs(self, steps: np.ndarray) -> tuple[Tensor, Tensor]:
         assert isinstance(self.model, BiLM)
-        window = self.text.window(_append_next(steps))
+        window = self.text.window(np.concatenate([steps, steps[:, -1:] + 1], axis=1))
         vectors = self.model.network.encoder(window.words)[window.inputs[self.direction]]  # (T, B, I)
-        return StepInputs(vectors.transpose(0, 1), window.targets[self.direction].transpose(0, 1))
+        return vectors.transpose(0, 1), window.targets[self.direction].transpose(0, 1)
 
-    def _compute_nll(self, steps: np.ndarray, selection: np.ndarray, state: State | None) -> tuple[Tensor, State]:
+    def compute_nll(self, steps: np.ndarray, selection: np.ndarray, state: State | None) -> tuple[Tensor, State]:
         assert isinstance(self.model, BiLM)
-        window = self.text.window(_append_next(steps))
+        window = self.text.window(np.concatenate([steps, steps[:, -1:] + 1], axis=1))
         run = self.model.network.read(window, state)
         y = run.layers[-1][self.direction][selection].transpose(0, 1)  # (B, W, P)
         targets = window.targets[self.direction][selection].transpose(0, 1)
-        return self.softmax.nll(y.flatten(0, 1), targets.flatten()).view(targets.shape), run.state
-
-
-def _append_next(steps: np.ndarray) -> np.ndarray:
-    return np.concatenate([steps, steps[:, -1:] + 1], axis=1)
+        assert self.model.network.softmax is not None
+        nll = self.model.network.softmax.nll(y.flatten(0, 1), targets.flatten())
+        return nll.view(targets.shape), run.state
 
 
 def make_reading(model: LanguageModel | BiLM, text: Texts, *, direction: int = 0) -> Reading:
@@ -205,4 +143,4 @@ def make_reading(model: LanguageModel | BiLM, text: Texts, *, direction: int = 0
         return BiLMReading(model, text, direction)
     if direction:
         raise ModelError("Only bidirectional language models have a backward direction.")
-    return LMReading(model, text)
+    return Reading(model, text)

@@ -1,13 +1,10 @@
-"""Display of results: tables and coloured text as plain HTML for notebooks, figures and arrays as files.
-
-The HTML consists of escaped text and styles; it has no scripts and loads nothing. Colours run from blue over white to
-orange: black text stays readable on all of them, and readers with red-green colour blindness can tell them apart.
-"""
+"""Display of results and progress: tables and coloured text as plain HTML for notebooks, figures as files."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from html import escape
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +12,13 @@ import numpy as np
 
 from relmo.disk.outputs import atomic
 from relmo.errors import SettingError
-from relmo.text.subwords import SPACE
+from relmo.settings.fields import Progress
+from relmo.text.vocabulary import SPACE
 
 if TYPE_CHECKING:
     from relmo.tasks.seq2seq import Rewritten
 
+# from blue over white to orange, for readers with red-green colour blindness; black text is readable on all of them
 LOW, MIDDLE, HIGH = (86, 160, 230), (255, 255, 255), (230, 126, 34)
 PALETTE = ["#2f6fb0", "#d9711c", "#3c8d5a", "#8a5aa8", "#b8433f", "#6b7280"]  # readable for colour-blind people
 FIGURE_STYLE: dict[str, Any] = {
@@ -38,8 +37,7 @@ FIGURE_STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "svg.fonttype": "none",
 }
-"""The matplotlib settings of every figure."""
-FIGURE_FORMATS, ARRAY_FORMATS = (".png", ".svg"), (".npz", ".h5")
+FIGURE_FORMATS = (".png", ".svg")
 
 
 @dataclass(frozen=True)
@@ -51,26 +49,23 @@ class Table:
     title: str = ""
     notes: list[str] = field(default_factory=list)
 
-    def _repr_html_(self) -> str:
-        return self.html()
-
     def html(self) -> str:
         """Return the table as HTML; the first column is text, the others are numbers."""
-
-        def render_row(texts: Sequence[str], tag: str) -> str:
-            cells = []
+        lines = []
+        for number, texts in enumerate([self.columns, *self.rows]):
+            tag, cells = "td" if number else "th", []
             for i, text in enumerate(texts):
                 style = f"padding:2px 8px;border-bottom:1px solid #ddd;text-align:{'right' if i else 'left'}"
                 cells.append(f'<{tag} style="{style}">{escape(text)}</{tag}>')
-            return f"<tr>{''.join(cells)}</tr>"
-
+            lines.append(f"<tr>{''.join(cells)}</tr>")
         caption = ""
         if self.title:
             caption = f'<caption style="text-align:left;font-weight:bold">{escape(self.title)}</caption>'
-        head = f"<thead>{render_row(self.columns, 'th')}</thead>"
-        body = "".join(render_row(row, "td") for row in self.rows)
+        head, body = f"<thead>{lines[0]}</thead>", "".join(lines[1:])
         notes = "".join(f'<div style="color:#555">{escape(note)}</div>' for note in self.notes)
         return f'<table style="border-collapse:collapse">{caption}{head}<tbody>{body}</tbody></table>{notes}'
+
+    _repr_html_ = html
 
 
 @dataclass(frozen=True)
@@ -82,23 +77,37 @@ class ColouredText:
     title: str = ""
     space: str = ""
 
-    def _repr_html_(self) -> str:
-        return self.html()
-
     def html(self) -> str:
         """Return the text as HTML, with each value in its symbol's tooltip, and a legend."""
         scale = compute_colour_scale(self.values)
         spans = []
         for symbol, value in zip(self.symbols, self.values.tolist(), strict=True):
             text = "↵\n" if symbol == "\n" else symbol
-            style = f"background:{to_hex(to_rgb(value / scale))};color:#000"
+            style = f"background:{to_hex(value / scale)};color:#000"
             spans.append(f'<span style="{style}" title="{value:.3f}">{escape(text)}</span>{escape(self.space)}')
         legend = " ".join(
-            f'<span style="background:{to_hex(rgb)};color:#000;padding:0 6px">{value:.2f}</span>'
-            for value, rgb in [(-scale, LOW), (0.0, MIDDLE), (scale, HIGH)]
+            f'<span style="background:{to_hex(sign)};color:#000;padding:0 6px">{sign * scale:.2f}</span>'
+            for sign in (-1.0, 0.0, 1.0)
         )
         pre = f'<pre style="white-space:pre-wrap;line-height:1.5">{"".join(spans)}</pre>'
         return f"<div><b>{escape(self.title)}</b> {legend}</div>{pre}"
+
+    _repr_html_ = html
+
+
+class Report:
+    """Base class of results, which are dataclasses with a table."""
+
+    def table(self) -> Table:
+        """Return the table that notebooks show."""
+        raise NotImplementedError
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all fields as JSON types."""
+        return asdict(self)  # type: ignore[call-overload]
+
+    def _repr_html_(self) -> str:
+        return self.table().html()
 
 
 def compute_colour_scale(values: np.ndarray) -> float:
@@ -106,15 +115,10 @@ def compute_colour_scale(values: np.ndarray) -> float:
     return float(np.quantile(np.abs(values), 0.99)) or 1.0 if len(values) else 1.0
 
 
-def to_rgb(value: float) -> tuple[int, int, int]:
-    """Return the colour of a value, clipped to -1 (blue) … 0 (white) … 1 (orange)."""
+def to_hex(value: float) -> str:
+    """Return the colour of a value, clipped to -1 (blue) … 0 (white) … 1 (orange), as in HTML and matplotlib."""
     share = min(abs(value), 1.0) if value == value else 0.0
-    red, green, blue = (round(m + share * (e - m)) for m, e in zip(MIDDLE, HIGH if value > 0 else LOW, strict=True))
-    return red, green, blue
-
-
-def to_hex(rgb: tuple[int, int, int]) -> str:
-    """Return a colour in the notation of HTML and matplotlib."""
+    rgb = (round(m + share * (e - m)) for m, e in zip(MIDDLE, HIGH if value > 0 else LOW, strict=True))
     return "#{:02x}{:02x}{:02x}".format(*rgb)
 
 
@@ -122,7 +126,7 @@ def make_colormap() -> Any:
     """Return the blue-white-orange colour map for matplotlib."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    return LinearSegmentedColormap.from_list("relmo", [to_hex(rgb) for rgb in (LOW, MIDDLE, HIGH)])
+    return LinearSegmentedColormap.from_list("relmo", [to_hex(value) for value in (-1, 0, 1)])
 
 
 def format_number(value: float | None, digits: int = 3, *, signed: bool = False) -> str:
@@ -176,27 +180,8 @@ def save_figure(path: str | Path, width: float = 8.0, height: float = 4.0) -> It
             figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)
 
 
-def write_arrays(path: str | Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write arrays of numbers or strings by name to .npz or .h5, atomically."""
-    path = Path(path)
-    if path.suffix.lower() not in ARRAY_FORMATS:
-        raise SettingError(f"{path}: unknown array format; the file must end in {' or '.join(ARRAY_FORMATS)}.")
-    if path.suffix.lower() == ".npz":
-        with atomic(path) as temporary, temporary.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-        return
-    from relmo.disk.hdf5 import create_hdf5  # imported lazily: HDF5 takes a tenth of a second to import
-
-    with create_hdf5(path) as new:
-        for name, array in arrays.items():
-            new.add(name, data=array.astype(object) if array.dtype.kind == "U" else array)
-
-
 def draw_attention(predictions: Sequence["Rewritten"], path: str | Path) -> None:
-    """Plot the attention of each prediction's best candidate: source from left to right, target from top to bottom.
-
-    Bahdanau et al. 2015
-    """
+    """Plot the attention of each prediction's best candidate: targets (rows) by sources (Bahdanau et al. 2015)."""
     sizes = [(len(prediction.source), len(prediction.candidates[0].units) + 1) for prediction in predictions]
     width = max(4.0, 0.35 * max(columns for columns, _ in sizes) + 1.5)
     heights = [max(2.5, 0.3 * rows + 1.2) for _, rows in sizes]
@@ -206,12 +191,25 @@ def draw_attention(predictions: Sequence["Rewritten"], path: str | Path) -> None
             best = prediction.candidates[0]
             axes.imshow(best.attention, cmap="Greys", vmin=0.0, vmax=1.0, aspect="auto")
             axes.xaxis.tick_top()
-            axes.set_xticks(range(len(prediction.source)), _label_subwords(prediction.source), rotation=90)
-            axes.set_yticks(range(len(best.units) + 1), [*_label_subwords(best.units), "(end)"])
+            labels = []
+            for units in (prediction.source, best.units):
+                if any(unit.startswith(SPACE) for unit in units):
+                    # Subwords inside a word get a hyphen, punctuation does not.
+                    is_inside = [unit[0] != SPACE and unit[0].isalnum() for unit in units]
+                    pairs = zip(units, is_inside, strict=True)
+                    labels.append([f"-{unit}" if inside else unit.removeprefix(SPACE) for unit, inside in pairs])
+                else:
+                    labels.append(list(units))
+            axes.set_xticks(range(len(prediction.source)), labels[0], rotation=90)
+            axes.set_yticks(range(len(best.units) + 1), [*labels[1], "(end)"])
 
 
-def _label_subwords(units: Sequence[str]) -> list[str]:
-    """Drop the mark of a word's beginning; subwords inside a word get a hyphen, punctuation does not."""
-    if not any(unit.startswith(SPACE) for unit in units):
-        return list(units)
-    return [unit.removeprefix(SPACE) if unit[0] == SPACE or not unit[0].isalnum() else f"-{unit}" for unit in units]
+def split_progress(progress: Progress | None, weights: Sequence[float]) -> list[Progress]:
+    """Return one progress callback per part; `weights` are the durations of the parts relative to each other."""
+    if progress is None:
+        return [lambda share: None] * len(weights)
+    bounds = [0.0, *accumulate(weights)]
+    return [
+        lambda share, begin=begin, end=end: progress((begin + (end - begin) * share) / bounds[-1])  # type: ignore[misc]
+        for begin, end in pairwise(bounds)
+    ]

@@ -4,15 +4,12 @@
     run = stack.run(x, stack.initial_state(batch))
     run.quantities[layer]["c"]                # (D, T, B, H)
 
-The D directions come first, each in its own reading order: the backward one starts at the end of the text. Without
-changes, h comes from torch's fused recurrence where the cell has one. The other quantities depend on x and the previous
-h only, so one product computes them for all steps, and a memory beside h costs one multiplication and addition per
-step. With changes (`Change`, from `ablate`), and for cells without a fused recurrence, the cell is stepped through.
+The D directions come first, each in its own reading order: the backward one starts at the end of the text.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +17,7 @@ from torch import Tensor, nn
 from relmo.errors import ModelError
 from relmo.nn.cells import Cell, State, cell_class
 from relmo.nn.elmo_lstm import ElmoLSTM
-from relmo.nn.recurrent import FusedShape, Recurrent, unroll_fused
+from relmo.nn.recurrent import Recurrent, unroll_fused
 
 LayerState = tuple[Tensor, ...]
 """One tensor (D, B, size) for each state of the cell."""
@@ -35,17 +32,10 @@ TORCH_CELLS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Change(NamedTuple):
-    """Edit x * scale + offset of a state after each step, before anything reads it.
-
-    Both are (D, 1, size), or (D, B, size) where the rows of a batch are edited differently.
-    """
+    """Edit x * scale + offset of a state after each step, before anything reads it; both are (D, 1 or B, size)."""
 
     scale: Tensor
     offset: Tensor
-
-    def apply(self, x: Tensor) -> Tensor:
-        """Return the edited state."""
-        return torch.addcmul(self.offset, x, self.scale)
 
 
 Changes = Mapping[tuple[int, str], Change]
@@ -54,56 +44,44 @@ Changes = Mapping[tuple[int, str], Change]
 
 @dataclass(frozen=True)
 class StackLayer:
-    """One layer: its cell (equations, metadata) and the weights of each direction, in the order of `Cell.weights`."""
+    """One recurrent layer."""
 
-    cell: Cell
-    weights: list[list[Tensor]]
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Size of each quantity of a step, by name."""
-        return self.cell.sizes
-
-    @property
-    def states(self) -> tuple[str, ...]:
-        """Names of the states that are carried from step to step."""
-        return self.cell.states
+    cell: Cell  # equations and metadata
+    weights: list[list[Tensor]]  # of each direction, in the order of `Cell.weights`
+    adds_input: bool = False  # a residual connection
 
     @property
     def projection(self) -> Tensor | None:
         """Matrix (P, H) of the forward direction that projects hidden units to h, if there is one."""
         return self.cell.projection_matrix(self.weights[0])
 
+    def recurrent_matrices(self) -> dict[str, Tensor]:
+        """Return the matrix by which each gate of the forward direction reads h, by its letter: W_hh (H, H), or with a
+        projection W_hr W_hh (P, P), which has the eigenvalues of W_hh W_hr."""
+        W_hr, matrices = self.projection, self.cell.matrices(self.cell.recurrent, self.weights[0])
+        return matrices if W_hr is None else {gate: W_hr @ W_hh for gate, W_hh in matrices.items()}
+
     def no_change(self, state: str, rows: int = 1) -> Change:
         """Return the identity change of a state for this many rows, to be filled in."""
-        scale = self.weights[0][0].new_ones(len(self.weights), rows, self.sizes[state])
+        scale = self.weights[0][0].new_ones(len(self.weights), rows, self.cell.sizes[state])
         return Change(scale, torch.zeros_like(scale))
 
 
 class Run(NamedTuple):
-    """Outcome of running a stack.
+    """Outcome of running a stack: lists with an entry per layer."""
 
-    quantities    of each layer by name, each (D, T, B, size) in reading order and zero past the end of a text
-    outputs       of each layer, in the same order; of joined directions (1, T, B, size) in text order
-    states        of each layer after the last step of each text
-    """
-
-    quantities: list[dict[str, Tensor]]
-    outputs: list[Tensor]
-    states: list[LayerState]
+    quantities: list[dict[str, Tensor]]  # by name, (D, T, B, size) in reading order and zero past the end of a text
+    outputs: list[Tensor]  # in the same order; of joined directions (1, T, B, size) in text order
+    states: list[LayerState]  # after the last step of each text
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Layers and their wiring.
+    """Layers of a recurrent module and their wiring."""
 
-    joined      a layer reads the concatenated outputs of both directions below it; otherwise directions are separate
-    residual    which layers add their input to their output
-    """
-
+    module: nn.Module
     layers: list[StackLayer]
-    joined: bool = False
-    residual: Literal["none", "where sizes agree", "above the first"] = "none"
+    joined: bool = False  # a layer reads the concatenated outputs of both directions below it
 
     @property
     def directions(self) -> int:
@@ -126,12 +104,6 @@ class Stack:
             tuple(self.like.new_zeros(self.directions, batch, size) for size in layer.cell.state_sizes)
             for layer in self.layers
         ]
-
-    def adds_input(self, depth: int, input_size: int, output_size: int) -> bool:
-        """Whether the layer at this depth has a residual connection."""
-        if self.residual == "above the first":
-            return depth > 0
-        return self.residual == "where sizes agree" and input_size == output_size
 
     def run(
         self,
@@ -156,7 +128,6 @@ class Stack:
         if lengths is not None:
             time = torch.arange(num_steps, device=self.like.device)
             inside = time.unsqueeze(1) < lengths.to(time.device)  # (T, B)
-        recording = _Recording(keep, lengths, inside)
         joined = self.joined and self.directions == 2
         run = Run([], [], [])
         for depth, layer in enumerate(self.layers):
@@ -164,30 +135,29 @@ class Stack:
             sides = []
             for d, weights in enumerate(layer.weights):
                 start = tuple(tensor[d] for tensor in states[depth])
-                if depth == 0 and gates is not None:
-                    sides.append(_step_through(layer.cell, weights, start, gates[d], recording, edits, d))
-                elif layer.cell.fused is None or edits:
-                    projected = layer.cell.from_input(x[d], weights)
-                    sides.append(_step_through(layer.cell, weights, start, projected, recording, edits, d))
-                else:
-                    sides.append(_replay(layer.cell, weights, start, x[d], recording))
-            quantities = {name: _stack([recorded[name] for recorded, _ in sides]) for name in sides[0][0]}
-            output = self._wire(depth, x, quantities["h"], lengths)
+                known_gates = gates if depth == 0 else None
+                if known_gates is None and layer.cell.fused is not None and not edits:
+                    sides.append(_replay(layer.cell, weights, start, x[d], keep, lengths, inside))
+                    continue
+                projected = layer.cell.from_input(x[d], weights) if known_gates is None else known_gates[d]
+                side_edits = {name: Change(scale[d], offset[d]) for name, (scale, offset) in edits.items()}
+                sides.append(_step_through(layer.cell, weights, start, projected, keep, inside, side_edits))
+            recorded, finals = zip(*sides, strict=True)
+            columns = {name: [side[name] for side in recorded] for name in recorded[0]}
+            # One direction is not copied.
+            quantities = {k: torch.stack(v) if len(v) > 1 else v[0].unsqueeze(0) for k, v in columns.items()}
+            h = quantities["h"]
+            output = torch.cat([h[:1], reverse_time(h[1:], lengths)], dim=-1) if joined else h
+            if layer.adds_input:
+                skipped = x[:1] if joined else x
+                output = output + (skipped if inside is None else skipped * inside.unsqueeze(2))
             run.quantities.append({name: tensor for name, tensor in quantities.items() if name in keep})
             run.outputs.append(output)
-            run.states.append(tuple(_stack(tensors) for tensors in zip(*(state for _, state in sides), strict=True)))
+            run.states.append(
+                tuple(torch.stack(v) if len(v) > 1 else v[0].unsqueeze(0) for v in zip(*finals, strict=True))
+            )
             x = torch.cat([output, reverse_time(output, lengths)]) if joined else output
         return run
-
-    def _wire(self, depth: int, x: Tensor, h: Tensor, lengths: Tensor | None) -> Tensor:
-        joined = self.joined and self.directions == 2
-        output = torch.cat([h[:1], reverse_time(h[1:], lengths)], dim=-1) if joined else h
-        if not self.adds_input(depth, x.shape[-1], output.shape[-1]):
-            return output
-        x = x[:1] if joined else x
-        if lengths is not None:
-            x = x * (torch.arange(x.shape[1], device=x.device)[:, None] < lengths.to(x.device)).unsqueeze(2)
-        return output + x
 
 
 def reverse_time(x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -200,28 +170,27 @@ def reverse_time(x: Tensor, lengths: Tensor | None) -> Tensor:
     return x[:, positions, torch.arange(x.shape[2], device=x.device)]
 
 
-class _Recording(NamedTuple):
-    """Names to record; lengths (B,) of texts that end early, and which steps lie inside them (T, B)."""
-
-    keep: Collection[str]
-    lengths: Tensor | None
-    inside: Tensor | None
-
-
-def _stack(sides: Sequence[Tensor]) -> Tensor:
-    return sides[0].unsqueeze(0) if len(sides) == 1 else torch.stack(list(sides))  # one direction is not copied
+def stack_directions(x: Tensor, stack: Stack, lengths: Tensor | None) -> Tensor:
+    """Return x (T, B, I) in the reading order of each direction: (D, T, B, I)."""
+    x = x.unsqueeze(0)
+    return x if stack.directions == 1 else torch.cat([x, reverse_time(x, lengths)])
 
 
 def _replay(
-    cell: Cell, weights: list[Tensor], state: State, x: Tensor, recording: _Recording
+    cell: Cell,
+    weights: list[Tensor],
+    state: State,
+    x: Tensor,
+    keep: Collection[str],
+    lengths: Tensor | None,
+    inside: Tensor | None,
 ) -> tuple[dict[str, Tensor], State]:
     """Run x (T, B, I) by torch's fused recurrence, and compute the other quantities (T, B, size) from its h.
 
-    One step from a zero memory gives the gates of all steps, which do not depend on it, and the memory's increments.
-    """
-    keep, lengths, inside = recording
+    They depend on x and the previous h only: one step from a zero memory gives the gates of all steps and the memory's
+    increments, and the memory is m_t = gate_t * m_{t-1} + increment_t."""
     assert cell.fused is not None
-    y, (final,) = unroll_fused(cell.fused, FusedShape(1, 1, 0.0), [weights], x.transpose(0, 1), [state], lengths)
+    y, (final,) = unroll_fused(cell.fused, [weights], x.transpose(0, 1), [state], lengths)
     h = y.transpose(0, 1)
     quantities = {"h": h}
     if {*keep} & {*cell.words} - {"h"}:
@@ -231,32 +200,21 @@ def _replay(
         if cell.memory != "h" and cell.memory in keep:
             assert cell.keeps is not None
             memory = state[cell.states.index(cell.memory)]
-            accumulate = (
-                accumulate_memory_numpy if h.device.type == "cpu" and not torch.is_grad_enabled() else accumulate_memory
-            )
-            quantities[cell.memory] = accumulate(quantities[cell.keeps], quantities[cell.memory], memory)
+            gates, increments = quantities[cell.keeps], quantities[cell.memory]
+            if memory.device.type == "cpu" and not torch.is_grad_enabled():  # numpy has less overhead per step
+                quantities[cell.memory], previous = increments.clone(), memory.numpy()
+                for row, gate in zip(quantities[cell.memory].numpy(), gates.numpy(), strict=True):
+                    row += gate * previous
+                    previous = row
+            elif len(increments):
+                memories = [memory]
+                for gate_t, increment in zip(gates.unbind(0), increments.unbind(0), strict=True):
+                    memories.append(torch.addcmul(increment, gate_t, memories[-1]))
+                quantities[cell.memory] = torch.stack(memories[1:])
         quantities["h"] = h
         if inside is not None:
             quantities = {name: tensor * inside.unsqueeze(2) for name, tensor in quantities.items()}
     return {name: tensor for name, tensor in quantities.items() if name in keep or name == "h"}, final
-
-
-def accumulate_memory(gates: Tensor, increments: Tensor, memory: Tensor) -> Tensor:
-    """Compute m_t = gate_t * m_{t-1} + increment_t over all steps: (T, B, H), starting from a memory (B, H)."""
-    memories = []
-    for gate, increment in zip(gates.unbind(0), increments.unbind(0), strict=True):
-        memory = torch.addcmul(increment, gate, memory)
-        memories.append(memory)
-    return torch.stack(memories) if memories else increments
-
-
-def accumulate_memory_numpy(gates: Tensor, increments: Tensor, memory: Tensor) -> Tensor:
-    """Compute `accumulate_memory` with numpy, which has less overhead per step than torch on the CPU."""
-    memories, previous = increments.clone(), memory.numpy()
-    for row, gate in zip(memories.numpy(), gates.numpy(), strict=True):
-        row += gate * previous
-        previous = row
-    return memories
 
 
 def _step_through(
@@ -264,19 +222,18 @@ def _step_through(
     weights: list[Tensor],
     state: State,
     projected: Tensor,
-    recording: _Recording,
+    keep: Collection[str],
+    inside: Tensor | None,
     changes: Mapping[str, Change],
-    direction: int,
 ) -> tuple[dict[str, Tensor], State]:
     """Step through the projected input (T, B, G), with states (the initial ones too) changed before they are read."""
-    edits = {name: Change(change.scale[direction], change.offset[direction]) for name, change in changes.items()}
 
     def intervene(name: str, tensor: Tensor) -> Tensor:
-        return edits[name].apply(tensor) if name in edits else tensor
+        return torch.addcmul(changes[name].offset, tensor, changes[name].scale) if name in changes else tensor
 
     state = tuple(map(intervene, cell.states, state))
-    columns: dict[str, list[Tensor]] = {name: [] for name in cell.words if name in recording.keep or name == "h"}
-    masks = [None] * len(projected) if recording.inside is None else recording.inside.unsqueeze(2).unbind(0)
+    columns: dict[str, list[Tensor]] = {name: [] for name in cell.words if name in keep or name == "h"}
+    masks = [None] * len(projected) if inside is None else inside.unsqueeze(2).unbind(0)
     for x_t, mask in zip(projected.unbind(0), masks, strict=True):
         step: Any = cell.step(x_t, state, weights, intervene)
         after = cell.next_state(step)
@@ -294,23 +251,21 @@ def _step_through(
     return quantities, state
 
 
-def find_recurrent_module(network: nn.Module) -> Recurrent | ElmoLSTM | nn.RNNBase:
-    """Return the only recurrent module of a network: relmo's own, or an `nn.RNN`, `nn.GRU` or `nn.LSTM`."""
+def build_stack(network: nn.Module) -> Stack:
+    """Return the only recurrent layers of a network as plain weights: of relmo's modules, nn.RNN, nn.GRU or nn.LSTM."""
     modules = [module for module in network.modules() if isinstance(module, (Recurrent, ElmoLSTM, nn.RNNBase))]
     if len(modules) != 1:
         problem = f"has {len(modules)} recurrent modules; pass one of them" if modules else "has no recurrent layers"
         raise ModelError(
             f"{type(network).__name__} {problem}. Expected one nn.RNN, nn.GRU, nn.LSTM or a relmo language model."
         )
-    return modules[0]
-
-
-def build_stack(network: nn.Module) -> Stack:
-    """Return the recurrent layers of a network as plain weights."""
-    module = find_recurrent_module(network)
+    module = modules[0]
     if isinstance(module, Recurrent):
-        layers = [StackLayer(cells[0], [cell.weights() for cell in cells]) for cells in module.cells]
-        return Stack(layers, joined=True, residual="where sizes agree" if module.residual else "none")
+        layers = []
+        for cells in module.cells:
+            adds_input = module.residual and cells[0].input_size == len(cells) * cells[0].output_size
+            layers.append(StackLayer(cells[0], [cell.weights() for cell in cells], adds_input))
+        return Stack(module, layers, joined=True)
     if isinstance(module, ElmoLSTM):
         layers = []
         for layer in module.stack:
@@ -320,30 +275,63 @@ def build_stack(network: nn.Module) -> Stack:
                 [layer.weight_ih[d], layer.weight_hh[d], bias[d], zeros[d], *([] if hr is None else [hr[d]])]
                 for d in range(2)
             ]
-            layers.append(StackLayer(layer.cell(module.clips), weights))
-        return Stack(layers, residual="above the first" if module.skip_connections else "none")
-    return Stack([_build_torch_layer(module, depth) for depth in range(module.num_layers)], joined=True)
-
-
-def _build_torch_layer(module: nn.RNNBase, depth: int) -> StackLayer:
+            layers.append(StackLayer(layer.cell(module.clips), weights, module.skip_connections and len(layers) > 0))
+        return Stack(module, layers)
+    layers = []
     name, options = TORCH_CELLS[module.mode]
     options = options | ({"projection": module.proj_size} if module.proj_size else {})
-    weights = []
-    for suffix in ["", "_reverse"] if module.bidirectional else [""]:
-        ih, hh = getattr(module, f"weight_ih_l{depth}{suffix}"), getattr(module, f"weight_hh_l{depth}{suffix}")
-        biases = [ih.new_zeros(len(ih))] * 2
-        if module.bias:
-            biases = [getattr(module, f"bias_ih_l{depth}{suffix}"), getattr(module, f"bias_hh_l{depth}{suffix}")]
-        projection = [getattr(module, f"weight_hr_l{depth}{suffix}")] if module.proj_size else []
-        weights.append([ih, hh, *biases, *projection])
-    return StackLayer(cell_class(name).bare(weights[0][0].shape[1], module.hidden_size, **options), weights)
+    for depth in range(module.num_layers):
+        weights = []
+        for suffix in ["", "_reverse"] if module.bidirectional else [""]:
+            ih, hh = getattr(module, f"weight_ih_l{depth}{suffix}"), getattr(module, f"weight_hh_l{depth}{suffix}")
+            biases = [ih.new_zeros(len(ih))] * 2
+            if module.bias:
+                biases = [getattr(module, f"bias_ih_l{depth}{suffix}"), getattr(module, f"bias_hh_l{depth}{suffix}")]
+            projection = [getattr(module, f"weight_hr_l{depth}{suffix}")] if module.proj_size else []
+            weights.append([ih, hh, *biases, *projection])
+        cell = cell_class(name).bare(weights[0][0].shape[1], module.hidden_size, **options)
+        layers.append(StackLayer(cell, weights))
+    return Stack(module, layers, joined=True)
 
 
-def flatten_states(states: Sequence[LayerState], *, batch_first: bool = True) -> tuple[Tensor, ...]:
-    """Flatten states to one (B, size) tensor per layer, direction and state, as `Recurrent` has them.
+class Unrolled(NamedTuple):
+    """Outcome of unrolling, in which every state is a node of the graph, to differentiate by any state."""
 
-    Without `batch_first`, to torch's layout: h (layers * D, B, P) and c (layers * D, B, H).
-    """
-    if batch_first:
-        return tuple(tensor[d] for state in states for d in range(len(state[0])) for tensor in state)
-    return tuple(torch.cat(list(tensors)) for tensors in zip(*states, strict=True))
+    inputs: list[Tensor]  # of each layer (B, T, I)
+    gates: list[list[Any]]  # quantities of each layer, step by step
+    output: list[Tensor]  # of the top layer, step by step, each (B, O)
+    states: list[State]  # of each layer after the last step
+
+
+def unroll_layers(network: nn.Module, *, direction: int = 0) -> list[StackLayer]:
+    """Return one direction (1 is the backward one) of the recurrent layers of a network, with detached weights."""
+    stack = build_stack(network)
+    if stack.directions == 2 and stack.joined:
+        raise ModelError(
+            "The layers read both directions of the layer below, so lags are undefined; use a unidirectional network "
+            "or a bidirectional language model, whose directions are separate."
+        )
+    # in double precision: products of many small Jacobians leave the range of float32
+    return [replace(layer, weights=[[w.detach().double() for w in layer.weights[direction]]]) for layer in stack.layers]
+
+
+def zero_states(layers: Sequence[StackLayer], batch: int) -> list[State]:
+    """Return the initial state of each unrolled layer, zeros."""
+    return [tuple(layer.weights[0][0].new_zeros(batch, size) for size in layer.cell.state_sizes) for layer in layers]
+
+
+def unroll(layers: Sequence[StackLayer], x: Tensor, states: Sequence[State]) -> Unrolled:
+    """Step the layers of `unroll_layers` through x (B, T, I) from these states."""
+    x = x.to(layers[0].weights[0][0])
+    run = Unrolled([], [], list(x.unbind(1)), [])
+    for layer, state in zip(layers, states, strict=True):
+        run.inputs.append(x if not run.inputs else torch.stack(run.output, dim=1))
+        steps: list[Any] = []
+        for t, x_t in enumerate(run.output):
+            gates = layer.cell.gates(x_t, state, layer.weights[0])
+            state = layer.cell.next_state(gates)
+            steps.append(gates)
+            run.output[t] = gates.h + x_t if layer.adds_input else gates.h
+        run.gates.append(steps)
+        run.states.append(state)
+    return run

@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relmo.analysis.core.ablate import collect_changes, stack_directions
-from relmo.analysis.core.show import ColouredText, Table, save_figure, show_whitespace, write_arrays
-from relmo.analysis.core.stack import LayerState, build_stack, find_recurrent_module, reverse_time
+from relmo.analysis.core.ablate import collect_changes
+from relmo.analysis.core.show import ColouredText, Table, save_figure, show_whitespace
+from relmo.analysis.core.stack import LayerState, build_stack, reverse_time, stack_directions
+from relmo.disk.outputs import atomic, create_hdf5
 from relmo.embedding.engine import CutWords
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.models.bilm import BiLM
@@ -27,7 +28,7 @@ from relmo.models.evaluate import full_precision
 from relmo.models.lm import LanguageModel
 from relmo.networks.bilm import BiLMNetwork
 from relmo.networks.language_model import RecurrentLM
-from relmo.settings.arguments import Progress
+from relmo.settings.fields import Progress
 from relmo.settings.options import EmbedOptions
 from relmo.text.characters import BOS, EOS
 from relmo.text.encode import encode_text
@@ -37,6 +38,7 @@ Texts = str | Sequence[str | Sequence[str]]
 
 WINDOW = 4096  # symbols per batch
 MAX_TEXTS = 64  # per batch
+ARRAY_FORMATS = (".npz", ".h5")
 
 
 @dataclass(frozen=True)
@@ -63,17 +65,15 @@ class Trace:
     @property
     def forward(self) -> "Trace":
         """Trace of the forward direction."""
-        return self._direction(0)
+        states = {name: np.split(array, self.directions, axis=2)[0] for name, array in self.states.items()}
+        return replace(self, states=states, directions=1)
 
     @property
     def backward(self) -> "Trace":
         """Trace of the backward direction."""
         if self.directions == 1:
             raise SettingError("The trace has no backward direction; the network is unidirectional.")
-        return self._direction(1)
-
-    def _direction(self, index: int) -> "Trace":
-        states = {name: np.split(array, self.directions, axis=2)[index] for name, array in self.states.items()}
+        states = {name: np.split(array, self.directions, axis=2)[1] for name, array in self.states.items()}
         return replace(self, states=states, directions=1)
 
     def unit(self, state: str, layer: int, unit: int) -> np.ndarray:
@@ -85,10 +85,8 @@ class Trace:
         return self.states[state][self.layers.index(layer)].mean(axis=0, dtype=np.float64)
 
     def saturation(self, gate: str, *, low: float = 0.1, high: float = 0.9) -> np.ndarray:
-        """Return the shares of symbols at which a gate is below `low` and above `high`; (2, layers, units).
-
-        Karpathy et al. 2015, Visualizing and understanding recurrent networks
-        """
+        """Return the shares of symbols at which a gate is below `low` and above `high`; (2, layers, units): Karpathy et
+        al. 2015, Visualizing and understanding recurrent networks."""
         values = self.states[gate]
         return np.stack([(values < low).mean(axis=1), (values > high).mean(axis=1)])
 
@@ -148,30 +146,34 @@ def iter_trace(
     keep: Sequence[str] | None = None,
     window: int = WINDOW,
 ) -> Iterator[Trace]:
-    """Yield the trace in consecutive pieces of about `window` symbols, in bounded memory.
-
-    Only a language model's long texts are split (the state is carried over); short texts and sentences are not.
-    """
+    """Yield the trace in consecutive pieces of about `window` symbols, in bounded memory. Only a language model's long
+    texts are split (the state is carried over); short texts and sentences are not."""
     texts = split_texts(model, text)
     recorder = Recorder(get_network(model), layers, keep)
-    if isinstance(model, BiLM):
-        cut = model.embedder.cut_words()
-        for batch in _make_batches(texts, window):
+    cut = model.embedder.cut_words() if isinstance(model, BiLM) else None
+    batches: list[list[list[str]]] = [[]]
+    num_symbols = 0
+    for symbols in texts:
+        if batches[-1] and (num_symbols + len(symbols) > window or len(batches[-1]) == MAX_TEXTS):
+            batches.append([])
+            num_symbols = 0
+        batches[-1].append(symbols)
+        num_symbols += len(symbols)
+    for batch in batches:
+        if isinstance(model, BiLM):
             yield trace_sentences(model, recorder, batch, cut)
-        if cut.count:
-            warnings.warn(cut.message(), stacklevel=2)
-        return
-    for batch in _make_batches(texts, window):
+            continue
         states = compute_initial_states(model, recorder, len(batch))
         if len(batch) > 1:
-            sizes = [len(symbols) for symbols in batch]
-            arrays, _ = recorder.run(embed_texts(model, batch), states, torch.tensor(sizes))
-            yield recorder.trace([symbol for symbols in batch for symbol in symbols], arrays, sizes)
+            lengths = torch.tensor([len(symbols) for symbols in batch])
+            yield recorder.run(embed_texts(model, batch), states, batch, lengths)[0]
             continue
         for begin in range(0, len(batch[0]), window):
             piece = batch[0][begin : begin + window]
-            arrays, states = recorder.run(embed_texts(model, [piece]), states)
-            yield recorder.trace(piece, arrays, [len(piece)])
+            traced, states = recorder.run(embed_texts(model, [piece]), states, [piece])
+            yield traced
+    if cut is not None and cut.count:
+        warnings.warn(cut.message(), stacklevel=2)
 
 
 def trace_torch(
@@ -198,16 +200,15 @@ def trace_torch(
     recorder = Recorder(module, layers, keep)
     stack = recorder.stack
     x = stack_directions(x.detach().to(stack.like).transpose(0, 1), stack, torch.tensor(sizes))
-    arrays, _ = recorder.run(x, stack.initial_state(len(sizes)), torch.tensor(sizes))
-    return recorder.trace(names, arrays, sizes)
+    texts = [names[end - size : end] for end, size in zip(np.cumsum(sizes).tolist(), sizes, strict=True)]
+    return recorder.run(x, stack.initial_state(len(sizes)), texts, torch.tensor(sizes))[0]
 
 
 class Recorder:
     """Runner of a network's recurrent layers that records selected quantities."""
 
     def __init__(self, network: nn.Module, layers: Sequence[int] | None, keep: Sequence[str] | None):
-        self.module = find_recurrent_module(network)
-        self.stack = build_stack(self.module)
+        self.stack = build_stack(network)
         names, num_layers = tuple(self.stack.layers[0].cell.words), len(self.stack.layers)
         self.layers = tuple(range(num_layers)) if layers is None else tuple(layers)
         self.keep = names if keep is None else tuple(keep)
@@ -218,14 +219,18 @@ class Recorder:
 
     @torch.no_grad()
     def run(
-        self, x: Tensor, states: list[LayerState], lengths: Tensor | None = None, *, skip: int = 0
-    ) -> tuple[dict[str, np.ndarray], list[LayerState]]:
-        """Run x (D, T, B, I); return arrays (layers, B, T, D * units) by name in text order, and the final states.
-
-        The first `skip` steps of each direction are read but not recorded.
-        """
+        self,
+        x: Tensor,
+        states: list[LayerState],
+        texts: Sequence[Sequence[str]],
+        lengths: Tensor | None = None,
+        *,
+        skip: int = 0,
+    ) -> tuple[Trace, list[LayerState]]:
+        """Run x (D, T, B, I), the input of texts of these symbols; return the trace and the final states. The first
+        `skip` steps of each direction are read but not recorded; `lengths` (B,) includes them."""
         with full_precision(), torch.autocast(x.device.type, enabled=False):
-            changes = collect_changes(self.module, self.stack)
+            changes = collect_changes(self.stack)
             run = self.stack.run(x, states, lengths, keep=self.keep, changes=changes)
         lengths = None if lengths is None else lengths - skip
         arrays = {}
@@ -235,17 +240,12 @@ class Recorder:
                 quantity = run.quantities[layer][name][:, skip:]  # (D, T, B, units)
                 sides = [quantity[0], *(reverse_time(side.unsqueeze(0), lengths)[0] for side in quantity[1:])]
                 layers.append(torch.cat(sides, dim=-1).transpose(0, 1))
-            arrays[name] = torch.stack(layers).float().cpu().numpy()
-        return arrays, run.states
-
-    def trace(self, symbols: list[str], arrays: dict[str, np.ndarray], sizes: Sequence[int]) -> Trace:
-        """Join the rows of a batch, each up to the end of its text, into a trace."""
-        states = {
-            name: np.concatenate([array[:, row, :size] for row, size in enumerate(sizes)], axis=1)
-            for name, array in arrays.items()
-        }
-        starts = np.cumsum([0, *sizes[:-1]])
-        return Trace(symbols, states, starts, self.layers, self.stack.directions, self.stack.layers[0].states)
+            batch = torch.stack(layers).float().cpu().numpy()  # (layers, B, T, D * units)
+            arrays[name] = np.concatenate([batch[:, row, : len(text)] for row, text in enumerate(texts)], axis=1)
+        symbols = [symbol for text in texts for symbol in text]
+        starts = np.cumsum([0, *map(len, texts[:-1])])
+        carried = self.stack.layers[0].cell.states
+        return Trace(symbols, arrays, starts, self.layers, self.stack.directions, carried), run.states
 
 
 def get_network(model: LanguageModel | BiLM) -> RecurrentLM | BiLMNetwork:
@@ -269,19 +269,6 @@ def split_texts(model: LanguageModel | BiLM, text: Texts) -> list[list[str]]:
     return texts
 
 
-def _make_batches(texts: Sequence[Sequence[str]], window: int) -> Iterator[list[list[str]]]:
-    batch: list[list[str]] = []
-    num_symbols = 0
-    for text in texts:
-        if batch and (num_symbols + len(text) > window or len(batch) == MAX_TEXTS):
-            yield batch
-            batch, num_symbols = [], 0
-        batch.append(list(text))
-        num_symbols += len(text)
-    if batch:
-        yield batch
-
-
 def embed_texts(model: LanguageModel, texts: Sequence[Sequence[str]]) -> Tensor:
     """Return the embeddings of symbols, texts padded to the longest; (1, T, B, I)."""
     ids = np.full((len(texts), max(map(len, texts))), model.vocabulary.end, dtype=np.int64)
@@ -293,20 +280,25 @@ def embed_texts(model: LanguageModel, texts: Sequence[Sequence[str]]) -> Tensor:
 
 def compute_initial_states(model: LanguageModel, recorder: Recorder, rows: int) -> list[LayerState]:
     """Return the states in which texts begin: after the end of a previous text."""
-    _, states = recorder.run(embed_texts(model, [[END]]), recorder.stack.initial_state(1))
+    _, states = recorder.run(embed_texts(model, [[END]]), recorder.stack.initial_state(1), [[END]])
     return [tuple(tensor.expand(-1, rows, -1) for tensor in state) for state in states]
 
 
-def trace_sentences(model: BiLM, recorder: Recorder, sentences: list[list[str]], cut: CutWords) -> Trace:
-    """Trace a batch of sentences, each between its boundaries."""
-    sizes = torch.tensor([len(words) for words in sentences])
+def embed_sentences(model: BiLM, sentences: Sequence[Sequence[str]], cut: CutWords | None) -> Tensor:
+    """Return the input of both directions for sentences between their boundaries, up to the last word; (2, T, B, I)."""
     bounded = ([BOS, *words, EOS] for words in sentences)
     vectors = [torch.from_numpy(rows) for rows in model.embedder.stream(bounded, EmbedOptions(layers=0), cut)]
     padded = nn.utils.rnn.pad_sequence(vectors).to(model.device)  # (T, B, 2P)
-    forward = padded[..., : padded.shape[2] // 2]
-    x = torch.stack([forward[:-1], reverse_time(forward.unsqueeze(0), sizes + 2)[0, :-1]])  # without the last boundary
-    arrays, _ = recorder.run(x, recorder.stack.initial_state(len(sentences)), sizes + 1, skip=1)
-    return recorder.trace([word for words in sentences for word in words], arrays, sizes.tolist())
+    forward = padded[..., : padded.shape[2] // 2].unsqueeze(0)
+    lengths = torch.tensor([len(words) + 2 for words in sentences])
+    return torch.cat([forward, reverse_time(forward, lengths)])[:, :-1]
+
+
+def trace_sentences(model: BiLM, recorder: Recorder, sentences: list[list[str]], cut: CutWords | None) -> Trace:
+    """Trace a batch of sentences, each between its boundaries."""
+    lengths = torch.tensor([len(words) + 1 for words in sentences])
+    states = recorder.stack.initial_state(len(sentences))
+    return recorder.run(embed_sentences(model, sentences, cut), states, sentences, lengths, skip=1)[0]
 
 
 def join_traces(pieces: Sequence[Trace], starts: np.ndarray) -> Trace:
@@ -317,8 +309,18 @@ def join_traces(pieces: Sequence[Trace], starts: np.ndarray) -> Trace:
 
 
 def write_trace(traced: Trace, path: str | Path) -> None:
-    """Write all states (layers, symbols, units) by name, `symbols` and `starts` to .npz or .h5."""
-    write_arrays(path, {**traced.states, "starts": traced.starts, "symbols": np.array(traced.symbols)})
+    """Write all states (layers, symbols, units) by name, `symbols` and `starts` to .npz or .h5, atomically."""
+    arrays = {**traced.states, "starts": traced.starts, "symbols": np.array(traced.symbols)}
+    path = Path(path)
+    if path.suffix.lower() not in ARRAY_FORMATS:
+        raise SettingError(f"{path}: unknown array format; the file must end in {' or '.join(ARRAY_FORMATS)}.")
+    if path.suffix.lower() == ".npz":
+        with atomic(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+        return
+    with create_hdf5(path) as new:
+        for name, array in arrays.items():
+            new.add(name, data=array.astype(object) if array.dtype.kind == "U" else array)
 
 
 def draw_unit(traced: Trace, layer: int, unit: int, path: str | Path, *, title: str = "") -> None:

@@ -1,34 +1,24 @@
-"""Counting: small networks learn a formal language from its words alone and are tested on far longer words.
-
-    result = counting("anbn", "lstm")
-    result.accepted, result.first_failure, result.counters[0].r
-
-`counting_training` describes how networks are trained and when they accept a word. For every n to well above the limit
-of training, words of the language and slightly wrong words are tested. Balanced accuracy over random words is reported,
-since most of these are wrong and a network that rejects everything would look good. Counting units are those that
-correlate with the count.
-
-    Weiss, Goldberg & Yahav 2018, On the practical computational power of finite precision RNNs for language recognition
-"""
+"""Counting: small networks learn a formal language from its words alone and are tested on far longer words (Weiss,
+Goldberg & Yahav 2018, On the practical computational power of finite precision RNNs for language recognition)."""
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from relmo.analysis.core.progress import split_progress
-from relmo.analysis.core.show import Table, format_number, save_figure, to_plain
+from relmo.analysis.core.show import Report, Table, format_number, save_figure, split_progress, to_plain
 from relmo.analysis.core.stack import build_stack
 from relmo.analysis.core.trace import trace
-from relmo.analysis.memory.counting_training import Attempt, CountingOptions, accepts, mean_or_nan, train_best
-from relmo.analysis.memory.fresh import check_cell
-from relmo.analysis.memory.languages import Language, get_language, intervals
+from relmo.analysis.memory import counting_training as training
+from relmo.analysis.memory.counting_training import Attempt, CountingOptions, Language, get_language
+from relmo.analysis.memory.gradients import check_cell
 from relmo.errors import SettingError
 from relmo.models.lm import LanguageModel
-from relmo.settings.arguments import Progress
+from relmo.settings.fields import Progress
 
 NUM_COUNTED_SIZES = 12  # sizes of words up to the limit in which counters are searched
 
@@ -45,20 +35,8 @@ class CountingUnit:
 
 
 @dataclass(frozen=True)
-class Counting:
-    """Test results of a network on a language.
-
-    accepted            ranges of n for which all words of the language are accepted
-    first_failure       smallest n with a rejected word of the language, if any up to `tested`
-    wrongly             ranges of n for which a wrong word is accepted, by its error
-    first_wrong         smallest such n
-    right, rejected     shares of accepted positive and rejected negative random words
-    balanced            mean of the two
-    accuracy, always_no accuracy, and that of rejecting everything
-    counters            for each count and state, the unit with the largest |r|, best first
-    counting_units      number of units with |r| > 0.99 with some count
-    tried               the networks of which this is the best
-    """
+class Counting(Report):
+    """Test results of a network on a language."""
 
     language: str
     cell: str
@@ -66,27 +44,26 @@ class Counting:
     limit: int
     tested: int
     threshold: float
-    accepted: list[tuple[int, int]]
-    first_failure: int | None
-    wrongly: dict[str, list[tuple[int, int]]]
-    first_wrong: int | None
-    right: float
-    rejected: float
-    balanced: float
+    accepted: list[tuple[int, int]]  #: ranges of n for which all words of the language are accepted
+    first_failure: int | None  #: smallest n with a rejected word of the language, if any up to `tested`
+    wrongly: dict[str, list[tuple[int, int]]]  #: ranges of n for which a wrong word is accepted, by its error
+    first_wrong: int | None  #: smallest such n
+    right: float  #: share of accepted words of the language among random ones
+    rejected: float  #: share of rejected other words
+    balanced: float  #: mean of the two
     accuracy: float
-    always_no: float
-    counters: list[CountingUnit]
-    counting_units: int
-    tried: list[Attempt]
+    always_no: float  #: accuracy of rejecting everything
+    counters: list[CountingUnit]  #: for each count and state, the unit with the largest |r|, best first
+    counting_units: int  #: number of units with |r| > 0.99 with some count
+    tried: list[Attempt]  #: the networks of which this is the best
     model: LanguageModel = dataclasses.field(compare=False, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields but the model as JSON types."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "model"]
         return {name: to_plain(getattr(self, name)) for name in names}
 
-    def _repr_html_(self) -> str:
-        return counting_table([self]).html()
+    def table(self) -> Table:
+        return counting_table([self])
 
 
 def counting(
@@ -96,7 +73,7 @@ def counting(
     options = options or CountingOptions()
     check(cell, options)
     formal_language = get_language(language)
-    model, attempts = train_best(formal_language, cell, options, progress)
+    model, attempts = training.train_best(formal_language, cell, options, progress)
     return judge(model, formal_language, options, attempts)
 
 
@@ -131,19 +108,36 @@ def judge(
 ) -> Counting:
     """Test a network, trained here or elsewhere, on a language."""
     sizes = range(1, options.largest + 1)
-    right = [(n, word) for n in sizes for word in language.right(n)]
-    wrong = [(n, kind, word) for n in sizes for kind, word in language.wrong(n).items()]
-    words = [word for _, word in right] + [word for _, _, word in wrong]
-    answers = accepts(model, words, options.threshold)
-    failures = {n for (n, _), is_accepted in zip(right, answers, strict=False) if not is_accepted}
+    right_words = [(n, word) for n in sizes for word in language.right(n)]
+    wrong_words = [(n, kind, word) for n in sizes for kind, word in language.wrong(n).items()]
+    words = [word for _, word in right_words] + [word for _, _, word in wrong_words]
+    max_accepted_nll = -math.log(options.threshold)
+    answers = training.max_nll(model, words) < max_accepted_nll
+    failures = {n for (n, _), is_accepted in zip(right_words, answers, strict=False) if not is_accepted}
     wrongly: dict[str, list[int]] = {kind: [] for kind in language.wrong(options.largest)}
-    for (n, kind, _), is_accepted in zip(wrong, answers[len(right) :], strict=True):
+    for (n, kind, _), is_accepted in zip(wrong_words, answers[len(right_words) :], strict=True):
         wrongly[kind] += [n] if is_accepted else []
     strings = language.strings(options.largest, options.strings, seed=0)
     truth = np.array([language.has(word) for word in strings])
-    string_answers = accepts(model, strings, options.threshold)
-    sensitivity, specificity = mean_or_nan(string_answers[truth]), mean_or_nan(~string_answers[~truth])
-    counters, counting_units = find_counters(model, language, options.limit)
+    string_answers = training.max_nll(model, strings) < max_accepted_nll
+    right, rejected = (training.mean_or_nan(share) for share in (string_answers[truth], ~string_answers[~truth]))
+    counted_sizes = np.unique(np.linspace(1, options.limit, NUM_COUNTED_SIZES).astype(int)).tolist()
+    counted_words = [language.right(n)[-1] for n in counted_sizes]
+    traced = trace(model, counted_words, keep=build_stack(model.network).layers[0].cell.states)
+    counts_by_name: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    for begin, word in zip(traced.starts, counted_words, strict=True):
+        for name, (positions, values) in language.counts(word).items():
+            counts_by_name.setdefault(name, []).append((begin + positions, values))
+    counters, counting_units = [], 0  # the best unit of each count and state; the number of units with |r| > 0.99
+    for state, array in traced.states.items():
+        best = np.zeros(array.shape[2])
+        for name, counts in counts_by_name.items():
+            positions, values = map(np.concatenate, zip(*counts, strict=True))
+            r, slope = correlations(array[0, positions], values)
+            unit = int(np.abs(r).argmax())
+            counters.append(CountingUnit(name, state, unit, float(r[unit]), float(slope[unit])))
+            best = np.maximum(best, np.abs(r))
+        counting_units = max(counting_units, int((best > 0.99).sum()))
     return Counting(
         language=language.name,
         cell=model.settings.model.cell,
@@ -155,42 +149,16 @@ def judge(
         first_failure=min(failures, default=None),
         wrongly={kind: intervals(numbers) for kind, numbers in wrongly.items()},
         first_wrong=min((n for numbers in wrongly.values() for n in numbers), default=None),
-        right=sensitivity,
-        rejected=specificity,
-        balanced=(sensitivity + specificity) / 2,
-        accuracy=mean_or_nan(string_answers == truth),
-        always_no=mean_or_nan(~truth),
-        counters=counters,
+        right=right,
+        rejected=rejected,
+        balanced=(right + rejected) / 2,
+        accuracy=training.mean_or_nan(string_answers == truth),
+        always_no=training.mean_or_nan(~truth),
+        counters=sorted(counters, key=lambda counter: -abs(counter.r)),
         counting_units=counting_units,
         tried=list(attempts),
         model=model,
     )
-
-
-def find_counters(model: LanguageModel, language: Language, limit: int) -> tuple[list[CountingUnit], int]:
-    """Return the unit with the largest |r| for each count and state, best first, over words up to the limit.
-
-    The second value is the number of units with |r| > 0.99 with some count.
-    """
-    sizes = np.unique(np.linspace(1, limit, NUM_COUNTED_SIZES).astype(int)).tolist()
-    words = [language.right(n)[-1] for n in sizes]
-    traced = trace(model, words, keep=build_stack(model.network).layers[0].states)
-    values_by_count: dict[str, list[np.ndarray]] = {}
-    positions_by_count: dict[str, list[np.ndarray]] = {}
-    for begin, word in zip(traced.starts, words, strict=True):
-        for name, count in language.counts(word).items():
-            positions_by_count.setdefault(name, []).append(begin + count.positions)
-            values_by_count.setdefault(name, []).append(count.values)
-    counters, counting_units = [], 0
-    for state, array in traced.states.items():
-        best = np.zeros(array.shape[2])
-        for name, values in values_by_count.items():
-            r, slope = correlations(array[0, np.concatenate(positions_by_count[name])], np.concatenate(values))
-            unit = int(np.abs(r).argmax())
-            counters.append(CountingUnit(name, state, unit, float(r[unit]), float(slope[unit])))
-            best = np.maximum(best, np.abs(r))
-        counting_units = max(counting_units, int((best > 0.99).sum()))
-    return sorted(counters, key=lambda counter: -abs(counter.r)), counting_units
 
 
 def correlations(values: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -199,6 +167,17 @@ def correlations(values: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.
     y = count - count.mean(dtype=np.float64)
     products, scale = y @ x, np.sqrt((x**2).sum(axis=0) * (y @ y))
     return products / np.where(scale > 0, scale, 1.0), products / max(y @ y, 1e-300)
+
+
+def intervals(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Group ascending numbers into runs without gaps, as pairs of their first and last number."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return runs
 
 
 def format_ranges(ranges: Sequence[tuple[int, int]], limit: int = 4) -> str:
@@ -216,20 +195,11 @@ def counting_table(results: Sequence[Counting]) -> Table:
     for result in results:
         counter = result.counters[0]
         name = f"{result.cell} {result.hidden}" + (f", seed {result.tried[0].seed}" if has_seeds else "")
-        rows.append(
-            [
-                name,
-                format_ranges(result.accepted),
-                str(result.first_failure or ""),
-                str(result.first_wrong or ""),
-                format_number(100 * result.balanced, 1),
-                f"{100 * result.accuracy:.1f} ({100 * result.always_no:.1f})",
-                f"{counter.state}{counter.unit}",
-                format_number(counter.r, 4, signed=True),
-                format_number(counter.slope, 4, signed=True),
-                str(result.counting_units),
-            ]
-        )
+        row = [name, format_ranges(result.accepted), str(result.first_failure or ""), str(result.first_wrong or "")]
+        accuracy = f"{100 * result.accuracy:.1f} ({100 * result.always_no:.1f})"
+        row += [format_number(100 * result.balanced, 1), accuracy, f"{counter.state}{counter.unit}"]
+        row += [format_number(figure, 4, signed=True) for figure in (counter.r, counter.slope)]
+        rows.append([*row, str(result.counting_units)])
         for kind, ranges in result.wrongly.items():
             errors += [f"{name} wrongly accepts {kind}: n = {format_ranges(ranges)}"] if ranges else []
     notes = [
@@ -255,15 +225,14 @@ def draw_counting(results: Sequence[Counting], path: str | Path) -> None:
                 ranges_axes.broken_barh(spans, (height - 0.4, 0.8), color=colour)
             ranges_axes.set_yticks(range(len(bars)), list(reversed(bars)))
             ranges_axes.axvline(result.limit, color="black", linestyle=":")
-            ranges_axes.set_xlim(0, result.tested + 1)
-            ranges_axes.set_ylim(-0.6, len(bars) - 0.4)
-            title = f"{result.language}, {result.cell}: accepted n (dotted: limit of training)"
-            ranges_axes.set_title(title, fontsize=10)
+            ranges_axes.set(xlim=(0, result.tested + 1), ylim=(-0.6, len(bars) - 0.4))
+            name = f"{result.language}, {result.cell}"
+            ranges_axes.set_title(f"{name}: accepted n (dotted: limit of training)", fontsize=10)
             language, counter = get_language(result.language), result.counters[0]
             for n, style in ((result.limit, "-"), (2 * result.limit, "--")):
                 traced = trace(result.model, [language.right(n)[0]], keep=[counter.state])
                 counter_axes.plot(traced.unit(counter.state, 0, counter.unit), style, label=f"n = {n}")
-            title = f"{counter.state}{counter.unit}: r = {counter.r:.4f} with {counter.count}"
-            counter_axes.set_title(title, fontsize=10)
+            name = f"{counter.state}{counter.unit}"
+            counter_axes.set_title(f"{name}: r = {counter.r:.4f} with {counter.count}", fontsize=10)
             counter_axes.legend(fontsize=8)
         figure.axes[-1].set_xlabel("symbol")

@@ -1,60 +1,228 @@
-"""Training of small networks on a formal language, and the words they accept.
-
-A network learns to predict the next symbol of words up to n = limit. It accepts a word if every symbol, and the end,
-has a probability above a threshold. Several seeds are trained and validated repeatedly. The best checkpoint has the
-fewest validation errors and, among equals, the largest margin. Validation words have some sizes up to the limit and all
-sizes to a quarter above it; longer ones are only used for testing.
-"""
+"""Formal languages that require a counter or a stack, and the training of small networks on them; the size n of a word
+is the number of a's, or the nesting depth of brackets (Chomsky & Schützenberger 1963;  Gers & Schmidhuber 2001, LSTM
+recurrent networks learn simple context-free and context-sensitive languages;  Weiss et al. 2018)."""
 
 import copy
 import math
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from relmo.analysis.core.progress import split_progress
-from relmo.analysis.core.untrained import seeded
-from relmo.analysis.memory.languages import Language, TrainingWord
+from relmo.analysis.core.show import split_progress
+from relmo.analysis.memory.gradients import Fresh, fresh_model
+from relmo.errors import SettingError
 from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
-from relmo.settings.arguments import Progress
-from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
+from relmo.settings.fields import Progress
+from relmo.settings.lm import TextSettings
 from relmo.text.vocabulary import SPECIALS, Vocabulary
 from relmo.training.optimizer import clip_factor, gradient_norm
 
+BRACKETS = ("()", "[]", "{}", "<>")
+MEAN_RUN = 1 / 3  # mean number of a's in training words, as a share of the limit
+NUM_DYCK_WORDS = 400  # in training
+END_PROBABILITY = 0.2  # of a balanced word, wherever it could end
+NUM_MIXED_WORDS = 2  # per depth, beside the purely nested one
 MAX_BATCH_SYMBOLS = 1 << 15  # when words are judged
 VALIDATION_INTERVAL = 250  # steps
 NUM_VALIDATION_SIZES = 8  # up to the limit
+Counts = tuple[np.ndarray, np.ndarray]  # positions and values
+
+
+class TrainingWord(NamedTuple):
+    """Word to learn from, with its weight in the loss. Long words have little weight, but positions from `certain_from`
+    on, whose symbols are determined by the previous ones, weigh at least as much as in a word of mean weight."""
+
+    word: str
+    weight: float
+    ignored: tuple[int, ...]  # positions whose prediction is not learned; position i is before symbol i
+    certain_from: int | None = None
+
+
+class Blocks:
+    """a^n b^n with the letters ab, a^n b^n c^n with abc, and so on; n from 1."""
+
+    def __init__(self, symbols: str = "ab"):
+        self.symbols = symbols
+        self.name = "".join(f"{letter}n" for letter in symbols)
+
+    def spell(self, sizes: list[int]) -> str:
+        """Return a word with these numbers of each letter."""
+        return "".join(letter * max(size, 0) for letter, size in zip(self.symbols, sizes, strict=True))
+
+    def examples(self, limit: int, seed: int) -> list[TrainingWord]:
+        """Return training words of sizes up to the limit."""
+        # Words must not reveal the limit: after n a's, another a or the first b is equally probable for all n below it,
+        # and the symbol after the a's of the longest words is not learned.
+        stay = 1 - 1 / max(MEAN_RUN * limit, 1.5)
+        words = [TrainingWord(self.right(n)[0], stay**n, (), certain_from=n + 1) for n in range(1, limit)]
+        # The longest word stands for all longer ones.
+        weight = stay**limit / (1 - stay)
+        return [*words, TrainingWord(self.right(limit)[0], weight, (limit,), certain_from=limit + 1)]
+
+    def right(self, n: int, seed: int = 0) -> list[str]:
+        """Return words of size n."""
+        return [self.spell([n] * len(self.symbols))]
+
+    def wrong(self, n: int, seed: int = 0) -> dict[str, str]:
+        """Return words of size n that are nearly in the language, by their error."""
+        sizes, last = [n] * (len(self.symbols) - 1), self.symbols[-1]
+        return {
+            f"{last}^(n{excess:+d})": self.spell([*sizes, n + excess]) for excess in (-2, -1, 1, 2) if n + excess >= 0
+        }
+
+    def has(self, word: str) -> bool:
+        """Whether a word is in the language; the empty one is not."""
+        return bool(word) and word == self.right(word.count(self.symbols[0]))[0]
+
+    def strings(self, largest: int, count: int, seed: int) -> list[str]:
+        """Draw a^(n+i) b^(n+j) …, n up to the largest and i, j from -2 to 2, as Weiss et al. test."""
+        generator = np.random.default_rng(seed)
+        words: list[str] = []
+        while len(words) < count:
+            n = int(generator.integers(0, largest + 1))
+            word = self.spell((n + generator.integers(-2, 3, size=len(self.symbols))).tolist())
+            words += [word] if word else []
+        return words
+
+    def counts(self, word: str) -> dict[str, Counts]:
+        """Return the positions of symbols at which each counter changes, and its values there."""
+        counts = {}
+        for up, down in pairwise(self.symbols):
+            steps = np.array([(symbol == up) - int(symbol == down) for symbol in word])
+            positions = np.array([i for i, symbol in enumerate(word) if symbol in (up, down)])
+            counts[f"#{up} - #{down}"] = (positions, np.cumsum(steps)[positions])
+        return counts
+
+
+class Dyck:
+    """Balanced brackets of `kinds` kinds; n is the nesting depth."""
+
+    def __init__(self, kinds: int = 1):
+        self.kinds = kinds
+        self.symbols = "".join(BRACKETS[:kinds])
+        self.name = f"dyck-{kinds}"
+
+    def examples(self, limit: int, seed: int) -> list[TrainingWord]:
+        """Return training words of sizes up to the limit."""
+        generator = np.random.default_rng(seed)
+        words = []
+        for _ in range(NUM_DYCK_WORDS):
+            word = self.draw(generator, limit, 8 * limit)
+            _, depths = self.counts(word)["depth"]
+            words.append(TrainingWord(word, 1.0, tuple((1 + np.flatnonzero(depths == limit)).tolist())))
+        return words
+
+    def draw(self, generator: np.random.Generator, max_depth: int, max_length: int) -> str:
+        """Draw a word that opens and closes with equal probability, of limited depth and length."""
+        open_kinds = [int(generator.integers(self.kinds))]
+        word = BRACKETS[open_kinds[0]][0]
+        while open_kinds or generator.random() > END_PROBABILITY:
+            can_open = len(open_kinds) < max_depth and len(word) + len(open_kinds) < max_length
+            if not open_kinds and not can_open:
+                break
+            if can_open and (not open_kinds or generator.random() < 0.5):
+                open_kinds.append(int(generator.integers(self.kinds)))
+                word += BRACKETS[open_kinds[-1]][0]
+            else:
+                word += BRACKETS[open_kinds.pop()][1]
+        return word
+
+    def nested(self, n: int, seed: int) -> str:
+        """Return a word of n opening brackets, followed by the closing ones."""
+        kinds = np.random.default_rng((seed, n)).integers(self.kinds, size=n).tolist()
+        return "".join(BRACKETS[kind][0] for kind in kinds) + "".join(BRACKETS[kind][1] for kind in reversed(kinds))
+
+    def right(self, n: int, seed: int = 0) -> list[str]:
+        """Return the nested word, and some of depth n with other words inside."""
+        generator = np.random.default_rng((seed, n, 1))
+        words = [self.nested(n, seed)]
+        for _ in range(NUM_MIXED_WORDS if n > 2 else 0):
+            outer, at = self.nested(n, seed), int(generator.integers(1, n))
+            words.append(outer[:at] + self.draw(generator, max(1, n - at), 2 * n) + outer[at:])
+        return words
+
+    def wrong(self, n: int, seed: int = 0) -> dict[str, str]:
+        """Return words of size n that are nearly in the language, by their error."""
+        word = self.nested(n, seed)
+        words = {"one closed too few": word[:-1], "one closed too many": word + word[-1]}
+        if self.kinds > 1:  # the outermost bracket is closed with another kind
+            substitute = next(pair[1] for pair in BRACKETS[: self.kinds] if pair[1] != word[-1])
+            words["last of another kind"] = word[:-1] + substitute
+        return words
+
+    def has(self, word: str) -> bool:
+        """Whether a word is in the language; the empty one is not."""
+        expected: list[str] = []
+        closing = {pair[0]: pair[1] for pair in BRACKETS[: self.kinds]}
+        for symbol in word:
+            if symbol in closing:
+                expected.append(closing[symbol])
+            elif not expected or expected.pop() != symbol:
+                return False
+        return bool(word) and not expected
+
+    def strings(self, largest: int, count: int, seed: int) -> list[str]:
+        """Draw words, half of them in the language and half with one bracket removed, inserted or replaced."""
+        generator = np.random.default_rng(seed)
+        words: list[str] = []
+        while len(words) < count:
+            n = int(generator.integers(1, largest + 1))
+            word = self.right(n, int(generator.integers(1 << 30)))[-1]
+            words.append(self.damage(word, generator) if len(words) % 2 else word)
+        return words
+
+    def damage(self, word: str, generator: np.random.Generator) -> str:
+        """Return a word that is not in the language and differs in one bracket."""
+        while True:
+            at, bracket = int(generator.integers(len(word))), self.symbols[int(generator.integers(2 * self.kinds))]
+            start, end = word[:at], word[at + 1 :]
+            candidates = [start + end, start + bracket + word[at:], start + bracket + end]
+            candidate = candidates[int(generator.integers(3))]
+            if candidate and not self.has(candidate):
+                return candidate
+
+    def counts(self, word: str) -> dict[str, Counts]:
+        """Return the positions of symbols at which each counter changes, and its values there."""
+        opening = {pair[0] for pair in BRACKETS}
+        depth = np.cumsum([1 if symbol in opening else -1 for symbol in word])
+        return {"depth": (np.arange(len(word)), depth)}
+
+
+Language = Blocks | Dyck
+
+
+def get_language(name: str) -> Language:
+    """Return the language with this name: anbn, anbncn, dyck-1 to dyck-4."""
+    if re.fullmatch(r"(?:[a-z]n){2,}", name) and len(set(name[::2])) == len(name) // 2:
+        return Blocks(name[::2])
+    if (match := re.fullmatch(r"dyck-([1-4])", name)) is not None:
+        return Dyck(int(match[1]))
+    raise SettingError(f"Unknown language {name!r}; expected anbn, anbncn, or dyck-1 to dyck-{len(BRACKETS)}.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CountingOptions:
-    """Options of training and testing.
+    """Options of training and testing."""
 
-    limit         largest n in training
-    tested        largest n in testing; default four times the limit
-    hidden        units
-    steps         of training, per seed
-    seeds         number of networks; training stops after the first one without validation errors
-    threshold     minimum probability of every symbol of an accepted word
-    strings       number of random words for the balanced accuracy
-    """
-
-    limit: int = 50
-    tested: int | None = None
-    hidden: int = 10
-    steps: int = 3000
+    limit: int = 50  # largest n in training
+    tested: int | None = None  # largest n in testing; default four times the limit
+    hidden: int = 10  # units
+    steps: int = 3000  # of training, per seed
     batch: int = 32
     lr: float = 0.03
     clip: float = 1.0
-    seeds: int = 3
+    seeds: int = 3  # number of networks; training stops after the first one without validation errors
     first_seed: int = 0
-    threshold: float = 0.01
-    strings: int = 1000
+    threshold: float = 0.01  # minimum probability of every symbol of an accepted word
+    strings: int = 1000  # number of random words for the balanced accuracy
 
     @property
     def largest(self) -> int:
@@ -64,18 +232,13 @@ class CountingOptions:
 
 @dataclass(frozen=True)
 class Attempt:
-    """Trained network at its best checkpoint.
-
-    validation    balanced accuracy
-    margin        distance of the worst word from the threshold, in nats; negative on the wrong side
-    loss          of training, in nats per symbol
-    """
+    """Trained network at its best checkpoint."""
 
     seed: int
     step: int
-    validation: float
-    margin: float
-    loss: float
+    validation: float  # balanced accuracy
+    margin: float  # distance of the worst word from the threshold, in nats; negative on the wrong side
+    loss: float  # of training, in nats per symbol
     seconds: float
 
 
@@ -95,20 +258,15 @@ def train_best(
     language: Language, cell: str, options: CountingOptions, progress: Progress | None
 ) -> tuple[LanguageModel, list[Attempt]]:
     """Train one seed after the other until one has no validation errors; return the best network and all attempts."""
-    best: tuple[tuple[float, float], LanguageModel] | None = None
-    attempts: list[Attempt] = []
-    for i, callback in enumerate(split_progress(progress, [1.0] * options.seeds)):
-        model, attempt = train(language, cell, options, options.first_seed + i, callback)
-        attempts.append(attempt)
-        key = (attempt.validation, attempt.margin)
-        if best is None or key > best[0]:
-            best = (key, model)
-        if attempt.validation == 1.0:
+    trained: list[tuple[LanguageModel, Attempt]] = []
+    for seed, callback in enumerate(split_progress(progress, [1.0] * options.seeds), start=options.first_seed):
+        trained.append(train(language, cell, options, seed, callback))
+        if trained[-1][1].validation == 1.0:
             break
-    assert best is not None
     if progress is not None:
         progress(1.0)
-    return best[1], attempts
+    best, _ = max(trained, key=lambda pair: (pair[1].validation, pair[1].margin))
+    return best, [attempt for _, attempt in trained]
 
 
 def train(
@@ -117,15 +275,19 @@ def train(
     """Train one network; return it at its best checkpoint in validation."""
     start_time = time.monotonic()
     vocabulary = Vocabulary([*SPECIALS, *language.symbols])
-    model = new_model(cell, options.hidden, vocabulary, seed)
+    settings = Fresh(cell=cell, hidden=options.hidden, embedding=4, start="relmo", seed=seed)
+    model = fresh_model(settings, vocabulary, TextSettings(text_per="line"))
     network = model.network
     assert isinstance(network, RecurrentLM)
     network.train()
     examples = language.examples(options.limit, seed)
     words = PaddedWords([example.word for example in examples], vocabulary)
     weights = compute_weights(words, examples)
-    validation_words = select_validation_words(language, options)
-    optimizer = torch.optim.Adam(network.parameters(), lr=options.lr)
+    sizes = np.unique(np.geomspace(1, options.limit, NUM_VALIDATION_SIZES).astype(int)).tolist()
+    sizes += range(options.limit + 1, options.limit + options.limit // 4 + 1)
+    validation_words = [word for n in sizes for word in (*language.right(n), *language.wrong(n).values())]
+    parameters = list(network.parameters())
+    optimizer = torch.optim.Adam(parameters, lr=options.lr)
     warm_up = max(1, options.steps // 20)
 
     def schedule(step: int) -> float:
@@ -141,9 +303,16 @@ def train(
         length = int(words.lengths[rows].max())
         inputs, targets, batch_weights = (t[rows, :length] for t in (words.inputs, words.targets, weights))
         nll, _ = network.nll(inputs, targets, network.initial_state(len(inputs)))
-        loss = take_step(network, (nll * batch_weights).sum() / batch_weights.sum(), optimizer, options.clip)
+        loss = (nll * batch_weights).sum() / batch_weights.sum()
+        optimizer.zero_grad()
+        loss.backward()
+        factor = clip_factor(gradient_norm(parameters), options.clip)
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad *= factor
+        optimizer.step()
         scheduler.step()
-        mean_loss = loss if step == 1 else 0.98 * mean_loss + 0.02 * loss
+        mean_loss = float(loss.detach()) if step == 1 else 0.98 * mean_loss + 0.02 * float(loss.detach())
         if step % VALIDATION_INTERVAL == 0 or step == options.steps:
             network.eval()
             accuracy, margin = validate(model, language, validation_words, options.threshold)
@@ -166,35 +335,6 @@ def compute_weights(words: PaddedWords, examples: Sequence[TrainingWord]) -> Ten
         if example.certain_from is not None:
             row[example.certain_from : len(example.word) + 1].clamp_(min=1.0)
     return weights
-
-
-def new_model(cell: str, hidden: int, vocabulary: Vocabulary, seed: int) -> LanguageModel:
-    """Return an untrained language model over single characters; each word is a text."""
-    settings = LanguageModelSettings(cell=cell, hidden=hidden, embedding=4)
-    with seeded(seed):
-        network = RecurrentLM(settings, vocab_size=len(vocabulary))
-    return LanguageModel(network, vocabulary, LMSettings(text=TextSettings(text_per="line"), model=settings))
-
-
-def take_step(network: RecurrentLM, loss: Tensor, optimizer: torch.optim.Optimizer, clip: float) -> float:
-    """Take one optimiser step with gradient clipping; return the loss."""
-    optimizer.zero_grad()
-    loss.backward()
-    parameters = list(network.parameters())
-    factor = clip_factor(gradient_norm(parameters), clip)
-    for parameter in parameters:
-        if parameter.grad is not None:
-            parameter.grad *= factor
-    optimizer.step()
-    return float(loss.detach())
-
-
-def select_validation_words(language: Language, options: CountingOptions) -> list[str]:
-    """Return positive and negative words of some sizes up to the limit and of all sizes just above it."""
-    limit = options.limit
-    sizes = np.unique(np.geomspace(1, limit, NUM_VALIDATION_SIZES).astype(int)).tolist()
-    sizes += range(limit + 1, limit + limit // 4 + 1)
-    return [word for n in sizes for word in (*language.right(n), *language.wrong(n).values())]
 
 
 def validate(model: LanguageModel, language: Language, words: Sequence[str], threshold: float) -> tuple[float, float]:
@@ -224,8 +364,3 @@ def max_nll(model: LanguageModel, words: Sequence[str]) -> np.ndarray:
             nll, _ = model.network.nll(batch.inputs, batch.targets, model.network.initial_state(len(indices)))
         maxima[indices] = nll.masked_fill(~batch.inside, 0.0).amax(dim=1).numpy()
     return maxima
-
-
-def accepts(model: LanguageModel, words: Sequence[str], threshold: float) -> np.ndarray:
-    """Whether every symbol of each word, and its end, has a probability above the threshold; (N,) of bool."""
-    return max_nll(model, words) < -math.log(threshold)

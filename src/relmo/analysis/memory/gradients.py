@@ -1,46 +1,32 @@
-"""Gradient of a loss by earlier states: the norm of dLoss_t/dh_(t-k), and of an LSTM's dLoss_t/dc_(t-k), by lag k.
+"""Gradient of the next symbol's loss by earlier states, by lag, and Jacobians, of trained and untrained networks
+(Bengio et al. 1994, Learning long-term dependencies with gradient descent is difficult;  Hochreiter & Schmidhuber 1997;
+Pascanu et al. 2013, On the difficulty of training recurrent neural networks)."""
 
-    flow = gradient_flow(relmo.load("models/mine"), text)
-    flow.curve("c").median[20], flow.curve("c").factor, flow.curve("c").memory
-    torch_gradient_flow(nn.GRU(8, 32), inputs)
-
-At many positions t of a text, the loss of the next symbol is differentiated by the states before it, and the norms are
-divided by the norm at lag 0. Medians and quartiles over the positions are reported beside the mean, which a few large
-gradients dominate.
-
-- Derivatives are total: by c_s, for example, through everything that depends on it, h_s too.
-- "path" is the gradient through the memory gates alone: the LSTM's dLoss/dc_t times the product of the forget gates,
-  the GRU's dLoss/dh_t times that of the update gates z, unit by unit.
-- The factor is the median's ratio per step back: a line fitted to its logarithm between two lags.
-- The memory is the first lag at which the median is below a hundredth.
-
-    Bengio et al. 1994, Learning long-term dependencies with gradient descent is difficult
-    Hochreiter & Schmidhuber 1997, Long short-term memory
-    Pascanu et al. 2013, On the difficulty of training recurrent neural networks
-"""
-
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import jacrev, jvp, vjp, vmap
 
-from relmo.analysis.core.progress import split_progress
 from relmo.analysis.core.reading import make_reading
-from relmo.analysis.core.show import Table, format_number, save_figure
+from relmo.analysis.core.show import Report, Table, format_number, save_figure, split_progress
+from relmo.analysis.core.stack import StackLayer, unroll, unroll_layers, zero_states
 from relmo.analysis.core.trace import Texts, get_network
-from relmo.analysis.core.unrolled import UnrolledLayer, unroll, unroll_layers, zero_states
-from relmo.analysis.memory.jacobian import JacobianCurve, jacobian_curves, spectral_radii
 from relmo.errors import ModelError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
-from relmo.nn.cells import State
-from relmo.settings.arguments import Progress
+from relmo.networks.language_model import RecurrentLM
+from relmo.nn.cells import Cell, State
+from relmo.settings.fields import Progress
+from relmo.settings.kinds import CELLS, CellName, cells_with
+from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
+from relmo.text.vocabulary import SPECIALS, Vocabulary
 
 Loss = Callable[[Tensor], Tensor]
 """Function from the top layer's output at the last step (B, O) to one number per row (B,)."""
@@ -51,53 +37,55 @@ TABLE_LAGS = (1, 5, 10, 20, 40, 99)
 MAX_GRAPH_NUMBERS = 1 << 26  # numbers of a graph in memory at a time
 NUMBERS_PER_UNIT = 16  # of a graph for a unit and a step, about
 JACOBIAN_SHARE = 0.9  # of the running time, if Jacobians are computed
+JACOBIAN_LAGS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300, 500)
+MAX_EXACT_SIZE = 256  # of a state whose Jacobian is formed
+MAX_ITERATIONS, MIN_ITERATIONS, TOLERANCE = 60, 4, 1e-5
+CHUNK_STEPS = 8  # steps whose Jacobians are computed together
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Norm of the gradient of one state of one layer by lag, relative to lag 0.
-
-    of          a state, such as "h" or "c", or "path", the gradient through the memory gates alone
-    mean        ratio of the mean norms
-    factor      ratio of the median per step back; `mean_factor` of the mean
-    memory      first lag at which the median is below 1 %, if any
-    """
+    """Norm of the gradient of one state of one layer by lag, relative to lag 0."""
 
     layer: int
-    of: str
+    of: str  #: a state, such as "h" or "c", or "path", the gradient through the memory gates alone
     median: list[float]
     lower: list[float]
     upper: list[float]
-    mean: list[float]
-    factor: float | None
+    mean: list[float]  #: ratio of the mean norms
+    factor: float | None  #: ratio of the median per step back; `mean_factor` of the mean
     mean_factor: float | None
-    memory: int | None
+    memory: int | None  #: first lag at which the median is below 1 %, if any
 
 
 @dataclass(frozen=True)
-class GradientFlow:
-    """Gradient flow of one network.
+class JacobianCurve:
+    """Largest singular value by lag, median and quartiles over the positions; `part` is a state, or "state" for all."""
 
-    memory_state        state that is the cell's memory: c of an LSTM, h of the others
-    keeping_gate        gate that keeps the memory: f of an LSTM, z of a GRU, None of an Elman network
-    positions, lags     number of positions, and how far back they go
-    curves              of each layer's states and, if a gate keeps memory, path
-    jacobians           largest singular value of each layer's ds_t/ds_(t-k), if requested
-    spectral_radius     of the recurrent weights, by layer and gate
-    gate_mean           mean of each gate over positions, steps and units, by layer
-    """
+    layer: int
+    part: str
+    lags: list[int]
+    median: list[float]
+    lower: list[float]
+    upper: list[float]
+    exact: bool
+
+
+@dataclass(frozen=True)
+class GradientFlow(Report):
+    """Gradient flow of one network."""
 
     name: str
     cell: str
-    memory_state: str
-    keeping_gate: str | None
+    memory_state: str  #: state that is the cell's memory: c of an LSTM, h of the others
+    keeping_gate: str | None  #: gate that keeps the memory: f of an LSTM, z of a GRU, None of an Elman network
     hidden: int
-    positions: int
-    lags: int
-    curves: list[Curve]
-    jacobians: list[JacobianCurve]
-    spectral_radius: list[dict[str, float]]
-    gate_mean: list[dict[str, float]]
+    positions: int  #: number of positions
+    lags: int  #: how far back they go
+    curves: list[Curve]  #: of each layer's states and, if a gate keeps memory, path
+    jacobians: list[JacobianCurve]  #: largest singular value of each layer's ds_t/ds_(t-k), if requested
+    spectral_radius: list[dict[str, float]]  #: of the recurrent weights, by layer and gate
+    gate_mean: list[dict[str, float]]  #: mean of each gate over positions, steps and units, by layer
 
     def curve(self, of: str, layer: int = -1) -> Curve:
         """Return the curve of a state or of "path" of a layer, by default the top one."""
@@ -108,16 +96,12 @@ class GradientFlow:
         names = {curve.of for curve in self.curves}
         raise SettingError(f"Unknown curve {of!r}; the {self.cell} cell has {', '.join(names)}.")
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON types."""
-        return dataclasses.asdict(self)
-
     def layer_name(self, layer: int) -> str:
         """Return the name of a layer for tables; of the network if it has one layer only."""
         return f"{self.name}, layer {layer}" if len(self.spectral_radius) > 1 else self.name
 
-    def _repr_html_(self) -> str:
-        return flow_table([self]).html()
+    def table(self) -> Table:
+        return flow_table([self])
 
 
 def gradient_flow(
@@ -135,12 +119,9 @@ def gradient_flow(
 ) -> GradientFlow:
     """Measure the gradient flow of a model at random positions of a text.
 
-    lags                 how far back
-    positions            number of positions
     warm_up              symbols that are read before the first lag, from the initial state
     jacobian_positions   number of positions at which Jacobians are computed, which is slow for large networks
     direction            of a bidirectional model; its text is a stream of sentences, one per line
-    progress             callback with the completed share
     """
     check_counts(lags=lags, positions=positions)
     reading = make_reading(model, text, direction=("forward", "backward").index(direction))
@@ -186,7 +167,7 @@ def torch_gradient_flow(
     layers = unroll_layers(module)
     width = layers[-1].cell.output_size
     readout = torch.randn(width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    readout = readout.to(layers[0].weights[0].device)
+    readout = readout.to(layers[0].weights[0][0].device)
     loss = loss or (lambda y: y @ (readout / readout.norm()))
     batches = iter([(inputs, loss)])
     return measure(name or layers[0].cell.name, layers, batches, len(inputs), lags, jacobian_positions, None)
@@ -201,7 +182,7 @@ def check_counts(**counts: int) -> None:
 
 def measure(
     name: str,
-    layers: Sequence[UnrolledLayer],
+    layers: Sequence[StackLayer],
     batches: Iterator[tuple[Tensor, Loss]],
     positions: int,
     lags: int,
@@ -225,43 +206,38 @@ def measure(
         if jacobian_positions and not jacobians:
             starts = [tuple(tensor[:jacobian_positions] for tensor in state) for state in states]
             jacobians = jacobian_curves(layers, window[:jacobian_positions], starts, progress=on_jacobian)
-        for depth, layer_norms in enumerate(_compute_gradient_norms(layers, window, states, loss)):
-            for of, tensor in layer_norms.norms.items():
+        for depth, (layer_norms, gate_means) in enumerate(_compute_gradient_norms(layers, window, states, loss)):
+            for of, tensor in layer_norms.items():
                 norms[depth].setdefault(of, []).append(tensor)
-            for gate, mean in layer_norms.gate_means.items():
+            for gate, mean in gate_means.items():
                 gates[depth].setdefault(gate, []).append(mean)
         done += len(vectors)
         on_gradient(done / positions)
     curves = []
     for depth, tensors_by_state in enumerate(norms):
-        curves += [make_curve(depth, of, torch.cat(parts).cpu().numpy()) for of, parts in tensors_by_state.items()]
+        for of, parts in tensors_by_state.items():
+            array = torch.cat(parts).cpu().numpy()  # (positions, lags + 1)
+            array = array[array[:, 0] > 0]  # positions without any gradient are ignored
+            if not len(array):
+                raise ModelError("The loss does not depend on the states; the output layer's weights may be zero.")
+            lower, median, upper = np.quantile(array / array[:, :1], (0.25, 0.5, 0.75), axis=0)
+            mean = array.mean(axis=0) / array[:, 0].mean()
+            memory = next(iter(np.flatnonzero(median < MEMORY_THRESHOLD).tolist()), None)
+            quartiles = median.tolist(), lower.tolist(), upper.tolist()
+            curves.append(Curve(depth, of, *quartiles, mean.tolist(), step_factor(median), step_factor(mean), memory))
+    radii = [{gate: spectral_radius(matrix) for gate, matrix in layer.recurrent_matrices().items()} for layer in layers]
+    gate_mean = [{gate: float(torch.cat(parts).mean()) for gate, parts in means.items()} for means in gates]
+    cell = layers[0].cell
     return GradientFlow(
-        name=name,
-        cell=layers[0].cell.name,
-        memory_state=layers[0].cell.memory,
-        keeping_gate=layers[0].cell.keeps,
-        hidden=layers[0].cell.hidden_size,
-        positions=positions,
-        lags=lags,
-        curves=curves,
-        jacobians=jacobians,
-        spectral_radius=[spectral_radii(layer) for layer in layers],
-        gate_mean=[{gate: float(torch.cat(parts).mean()) for gate, parts in means.items()} for means in gates],
+        name, cell.name, cell.memory, cell.keeps, cell.hidden_size, positions, lags, curves, jacobians, radii, gate_mean
     )
 
 
-@dataclass(frozen=True)
-class LayerNorms:
-    """Norms (B, lags + 1) by name, in ascending lag, and the mean of each gate in each row (B,)."""
-
-    norms: dict[str, Tensor]
-    gate_means: dict[str, Tensor]
-
-
 def _compute_gradient_norms(
-    layers: Sequence[UnrolledLayer], x: Tensor, states: Sequence[State], loss: Loss
-) -> list[LayerNorms]:
-    """Return each layer's norms of d loss_t / d state_(t-k) for k = 0 … T - 1, with t the last step of x (B, T, I)."""
+    layers: Sequence[StackLayer], x: Tensor, states: Sequence[State], loss: Loss
+) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
+    """Return each layer's norms (B, T) of d loss_t / d state_(t-k) for k = 0 … T - 1, with t the last step of x
+    (B, T, I), and the mean of each gate in each row (B,)."""
     # Initial states require gradients so that the first step is part of the graph.
     leaves = [tuple(tensor.detach().requires_grad_() for tensor in state) for state in states]
     run = unroll(layers, x.detach(), leaves)
@@ -283,36 +259,13 @@ def _compute_gradient_norms(
             name: torch.stack([getattr(gates, name) for gates in steps]).detach().mean(dim=(0, 2))
             for name in layer.cell.gate_names
         }
-        all_norms.append(LayerNorms(norms, gate_means))
+        all_norms.append((norms, gate_means))
     return all_norms
 
 
-def make_curve(layer: int, of: str, norms: np.ndarray) -> Curve:
-    """Summarise norms (positions, lags + 1); positions without any gradient are ignored."""
-    norms = norms[norms[:, 0] > 0]
-    if not len(norms):
-        raise ModelError("The loss does not depend on the states; the output layer's weights may be zero.")
-    lower, median, upper = np.quantile(norms / norms[:, :1], (0.25, 0.5, 0.75), axis=0)
-    mean = norms.mean(axis=0) / norms[:, 0].mean()
-    below = np.flatnonzero(median < MEMORY_THRESHOLD)
-    return Curve(
-        layer,
-        of,
-        median.tolist(),
-        lower.tolist(),
-        upper.tolist(),
-        mean.tolist(),
-        factor=step_factor(median),
-        mean_factor=step_factor(mean),
-        memory=int(below[0]) if len(below) else None,
-    )
-
-
 def step_factor(curve: np.ndarray, fit: tuple[int, int] = FIT_LAGS) -> float | None:
-    """Return e to the slope of log curve over the lags of `fit`, both included.
-
-    A shorter curve is fitted over its available lags, from 1 if it ends before `fit`. None without two positive values.
-    """
+    """Return e to the slope of log curve over the lags of `fit`, both included; None without two positive values. A
+    shorter curve is fitted over its available lags, from 1 if it ends before `fit`."""
     start, end = fit if len(curve) > fit[0] + 1 else (1, fit[1])
     lags = np.arange(start, min(end, len(curve) - 1) + 1)
     lags = lags[curve[lags] > 0]
@@ -321,59 +274,188 @@ def step_factor(curve: np.ndarray, fit: tuple[int, int] = FIT_LAGS) -> float | N
     return math.exp(np.polyfit(lags, np.log(curve[lags]), 1)[0])
 
 
-def flow_table(flows: Sequence[GradientFlow]) -> Table:
-    """Return a table of networks: medians at some lags, the factor and the memory."""
+def jacobian_curves(
+    layers: Sequence[StackLayer],
+    x: Tensor,
+    states: Sequence[State],
+    *,
+    exact: bool | None = None,
+    progress: Progress | None = None,
+) -> list[JacobianCurve]:
+    """Return the largest singular values of J = ds_t/ds_(t-k) of every layer over windows x (B, T, I) read from these
+    states; t is the last step, and the layer's input is fixed. s is the layer's state: h, or the LSTM's (h, c) as
+    independent coordinates, whose blocks are curves too. `exact` forms matrices, by default if the state is small.
+
+    Pascanu et al. 2013;  Saxe et al. 2014, Exact solutions to the nonlinear dynamics of learning
+    """
+    with torch.no_grad():
+        run = unroll(layers, x, states)
+    lags = [lag for lag in JACOBIAN_LAGS if lag <= x.shape[1]]
+    curves = []
+    for depth, callback in enumerate(split_progress(progress, [1.0] * len(layers))):
+        layer = layers[depth]
+        past = [torch.cat(states[depth], dim=1)]
+        past += [torch.cat(layer.cell.next_state(gates), dim=1) for gates in run.gates[depth]]
+        path = torch.stack(past)  # (T + 1, B, S)
+        is_exact = path.shape[2] <= MAX_EXACT_SIZE if exact is None else exact
+        compute_norms = _compute_exact_norms if is_exact else _iterate_norms
+        names, parts = layer.cell.states, {layer.cell.states[0]: slice(None)}
+        if len(names) > 1:
+            bounds = pairwise([0, *accumulate(layer.cell.state_sizes)])
+            parts = {name: slice(*bound) for name, bound in zip(names, bounds, strict=True)} | {"state": slice(None)}
+        norms_by_part = compute_norms(layer, run.inputs[depth].transpose(0, 1), path, parts, lags, callback)
+        for part, norms in norms_by_part.items():  # (lags, B)
+            lower, median, upper = torch.quantile(norms, norms.new_tensor([0.25, 0.5, 0.75]), dim=1).tolist()
+            curves.append(JacobianCurve(depth, part, lags, median, lower, upper, is_exact))
+    return curves
+
+
+def _step_state(layer: StackLayer, x: Tensor, s: Tensor) -> Tensor:
+    """Compute one step of the concatenated state: x (B, I), s (B, S) -> (B, S)."""
+    state = s.split(list(layer.cell.state_sizes), dim=1)
+    return torch.cat(layer.cell.next_state(layer.cell.gates(x, state, layer.weights[0])), dim=1)
+
+
+def _compute_exact_norms(
+    layer: StackLayer, x: Tensor, path: Tensor, parts: dict[str, slice], lags: Sequence[int], progress: Progress
+) -> dict[str, Tensor]:
+    """Return norms (lags, B) by part, from x (T, B, I) and the states around its steps (T + 1, B, S)."""
+
+    def step(x: Tensor, s: Tensor) -> Tensor:
+        return _step_state(layer, x.unsqueeze(0), s.unsqueeze(0)).squeeze(0)
+
+    compute_jacobians = vmap(vmap(jacrev(step, argnums=1)))  # (steps, B, S, S)
+    norms: dict[str, list[Tensor]] = {part: [] for part in parts}
+    product = torch.eye(path.shape[2], dtype=path.dtype, device=path.device)
+    lag = 0
+    for end in range(len(x), len(x) - max(lags), -CHUNK_STEPS):
+        begin = max(end - CHUNK_STEPS, len(x) - max(lags))
+        for jacobian in reversed(compute_jacobians(x[begin:end], path[begin:end]).detach().unbind(0)):
+            product = product @ jacobian  # earlier steps are multiplied from the right: J = A_t A_(t-1) …
+            lag += 1
+            if lag in lags:
+                for part, at in parts.items():
+                    norms[part].append(torch.linalg.matrix_norm(product[:, at, at], ord=2))
+            progress(lag / max(lags))
+    return {part: torch.stack(values) for part, values in norms.items()}
+
+
+def _iterate_norms(
+    layer: StackLayer, x: Tensor, path: Tensor, parts: dict[str, slice], lags: Sequence[int], progress: Progress
+) -> dict[str, Tensor]:
+    """Estimate the norms by products J v and J^T u; each lag starts from the best direction of the previous one."""
+    norms: dict[str, Tensor] = {}
+    for i, (part, at) in enumerate(parts.items()):
+        mask = torch.zeros_like(path[0, :1])
+        mask[:, at] = 1.0
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.randn(path[0].shape, dtype=path.dtype, generator=generator).to(path.device)
+        noise = _normalize(noise * mask)  # from a singular vector alone, the iteration would find no other
+        u, values, done = torch.zeros_like(noise), [], 0
+        for lag in lags:
+            value, u = _find_largest_singular(layer, x[len(x) - lag :], path[-1 - lag], mask, u + noise)
+            values.append(value)
+            done += lag
+            progress((i + done / sum(lags)) / len(parts))
+        norms[part] = torch.stack(values)
+    return norms
+
+
+def _find_largest_singular(
+    layer: StackLayer, x: Tensor, start: Tensor, mask: Tensor, u: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Run the Golub-Kahan iteration (1965) from a direction u (B, S) of the last state; return values (B,) and left
+    vectors. It finds orthonormal u_j and v_j in which J is bidiagonal,
+
+        J v_j = beta_{j-1} u_{j-1} + alpha_j u_j        J^T u_j = alpha_j v_j + beta_j v_{j+1}
+
+    so that its largest singular value is nearly that of the small matrix.
+    """
+
+    def run(s: Tensor) -> Tensor:
+        for x_t in x:
+            s = _step_state(layer, x_t, s)
+        return s
+
+    pull = vjp(run, start)[1]
+    v = _normalize(pull(u)[0].detach() * mask)
+    us: list[Tensor] = []
+    vs, value = [v], torch.zeros_like(start[:, 0])
+    small = start.new_zeros(len(start), MAX_ITERATIONS, MAX_ITERATIONS + 1)
+    for j in range(min(MAX_ITERATIONS, int(mask.sum()))):
+        u = _orthogonalize(jvp(run, (start,), (v,))[1].detach() * mask, us)
+        small[:, j, j] = u.norm(dim=1)
+        us.append(_normalize(u))
+        v = _orthogonalize(pull(us[-1])[0].detach() * mask, vs)
+        small[:, j, j + 1] = v.norm(dim=1)
+        v = _normalize(v)
+        vs.append(v)
+        left_vectors, values, _ = torch.linalg.svd(small[:, : j + 1, : j + 2], full_matrices=False)
+        previous, value = value, values[:, 0]
+        u = torch.einsum("bj,jbs->bs", left_vectors[:, :, 0], torch.stack(us))
+        if j >= MIN_ITERATIONS and bool(((value - previous).abs() <= TOLERANCE * value).all()):
+            break
+    return value, u
+
+
+def _orthogonalize(v: Tensor, basis: Sequence[Tensor]) -> Tensor:
+    """Remove the components of v (B, S) along orthonormal vectors."""
+    for _ in range(2):  # twice, against rounding errors
+        for vector in basis:
+            v = v - (v * vector).sum(dim=1, keepdim=True) * vector
+    return v
+
+
+def _normalize(v: Tensor) -> Tensor:
+    length = v.norm(dim=1, keepdim=True)
+    return v / torch.where(length > 0, length, 1.0)  # zeros stay zeros
+
+
+def spectral_radius(matrix: Tensor) -> float:
+    """Return the largest absolute eigenvalue of a square matrix."""
+    return float(torch.linalg.eigvals(matrix.double().cpu()).abs().max())
+
+
+def flow_tables(flows: Sequence[GradientFlow]) -> list[Table]:
+    """Return tables of networks: gradients by lag, spectral radii with means of gates, and Jacobians, if computed."""
     lags = [lag for lag in TABLE_LAGS if lag <= min(flow.lags for flow in flows)]
-    rows = []
+    jacobian_lags = sorted({lag for flow in flows for jacobian in flow.jacobians for lag in jacobian.lags})
+    gradients, radii, jacobians = [], [], []
     for flow in flows:
         for curve in flow.curves:
             gradient = f"through {flow.keeping_gate} alone" if curve.of == "path" else f"d{curve.of}"
-            rows.append(
-                [
-                    f"{flow.layer_name(curve.layer)}: {gradient}",
-                    *(f"{curve.median[lag]:.2g}" for lag in lags),
-                    format_number(curve.factor),
-                    format_number(curve.mean_factor),
-                    f"> {flow.lags}" if curve.memory is None else str(curve.memory),
-                ]
-            )
+            row = [f"{flow.layer_name(curve.layer)}: {gradient}", *(f"{curve.median[lag]:.2g}" for lag in lags)]
+            row += [format_number(curve.factor), format_number(curve.mean_factor)]
+            gradients.append([*row, f"> {flow.lags}" if curve.memory is None else str(curve.memory)])
+        for depth, by_gate in enumerate(zip(flow.spectral_radius, flow.gate_mean, strict=True)):
+            columns = [", ".join(f"{gate} {number:.2f}" for gate, number in numbers.items()) for numbers in by_gate]
+            radii.append([flow.layer_name(depth), *columns])
+        for jacobian in flow.jacobians:
+            values = dict(zip(jacobian.lags, jacobian.median, strict=True))
+            name = f"{flow.layer_name(jacobian.layer)}: d{jacobian.part}/d{jacobian.part}"
+            jacobians.append([name, *(f"{values[lag]:.2g}" if lag in values else "" for lag in jacobian_lags)])
     notes = [
         "gradient of the next symbol's loss by the state k symbols before, relative to k = 0: median of "
         f"{flows[0].positions} positions",
         f"factor: ratio per step back, fitted to the median (mean) over k = {FIT_LAGS[0]} to {FIT_LAGS[1]}",
         "memory: first k with less than 1 % of the gradient",
     ]
-    return Table(["gradient", *(f"k = {lag}" for lag in lags), "factor", "(mean)", "memory"], rows, notes=notes)
+    columns = ["gradient", *(f"k = {lag}" for lag in lags), "factor", "(mean)", "memory"]
+    tables = [Table(columns, gradients, notes=notes)]
+    tables.append(Table(["network", "spectral radius of W_hh", "mean of the gates"], radii))
+    if jacobians:
+        columns = ["of the state k symbols before", *(f"k = {lag}" for lag in jacobian_lags)]
+        tables.append(Table(columns, jacobians, "largest singular value of the Jacobian"))
+    return tables
 
 
-def jacobian_table(flows: Sequence[GradientFlow]) -> Table:
-    """Return a table of the largest singular values of the networks' Jacobians, medians, by lag."""
-    lags = sorted({lag for flow in flows for jacobian in flow.jacobians for lag in jacobian.lags})
-    rows = []
-    for flow in flows:
-        for jacobian in flow.jacobians:
-            values = dict(zip(jacobian.lags, jacobian.median, strict=True))
-            name = f"{flow.layer_name(jacobian.layer)}: d{jacobian.part}/d{jacobian.part}"
-            rows.append([name, *(f"{values[lag]:.2g}" if lag in values else "" for lag in lags)])
-    columns = ["of the state k symbols before", *(f"k = {lag}" for lag in lags)]
-    return Table(columns, rows, "largest singular value of the Jacobian")
-
-
-def radius_table(flows: Sequence[GradientFlow]) -> Table:
-    """Return a table of the spectral radii of the recurrent weights and the means of the gates."""
-    rows = []
-    for flow in flows:
-        for depth, by_gate in enumerate(zip(flow.spectral_radius, flow.gate_mean, strict=True)):
-            columns = [", ".join(f"{gate} {number:.2f}" for gate, number in numbers.items()) for numbers in by_gate]
-            rows.append([flow.layer_name(depth), *columns])
-    return Table(["network", "spectral radius of W_hh", "mean of the gates"], rows)
+def flow_table(flows: Sequence[GradientFlow]) -> Table:
+    """Return the table of the gradients alone."""
+    return flow_tables(flows)[0]
 
 
 def draw_flows(flows: Sequence[GradientFlow], path: str | Path) -> None:
-    """Plot the top layers' gradients by lag on a logarithmic scale, medians with quartiles.
-
-    The memory has a thick line, an LSTM's h a thin one. Jacobians, if computed, have a second panel.
-    """
+    """Plot the top layers' gradients by lag, medians with quartiles, and Jacobians, if computed, in a second panel."""
     has_jacobians = any(flow.jacobians for flow in flows)
     with save_figure(path, 13 if has_jacobians else 8, 5) as figure:
         panels = figure.subplots(1, 2 if has_jacobians else 1, squeeze=False)[0]
@@ -392,11 +474,99 @@ def draw_flows(flows: Sequence[GradientFlow], path: str | Path) -> None:
                 panels[1].plot(jacobian.lags, jacobian.median, "o-", color=colour, label=flow.name)
                 panels[1].fill_between(jacobian.lags, jacobian.lower, jacobian.upper, color=colour, alpha=0.2, lw=0)
         for axes in figure.axes:
-            axes.set_yscale("log")
-            axes.set_xlabel("lag k")
+            axes.set(yscale="log", xlabel="lag k")
             axes.grid(True, alpha=0.3)
         panels[0].legend(fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=2)
         panels[0].axhline(MEMORY_THRESHOLD, color="black", lw=0.8, ls=":")
         panels[0].set_ylabel("|dLoss_t / dstate_(t-k)| relative to k = 0")
         if has_jacobians:
             panels[1].set_ylabel("largest singular value of dstate_t / dstate_(t-k)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fresh:
+    """Settings of an untrained network."""
+
+    cell: CellName = "lstm"
+    hidden: int = 128
+    embedding: int = 64
+    layers: int = 1
+    forget_bias: float = 0.0  # added to the bias of the gate that keeps memory, for cells with this setting
+    spectral_radius: float | None = None  # to which the recurrent weights of each gate are scaled
+    start: Literal["torch", "relmo"] = "torch"  # initial weights as torch's modules, or as `relmo train lm`
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name for tables and figures."""
+        bias = f", forget bias {self.forget_bias:+g}" if self.forget_bias else ""
+        radius = "" if self.spectral_radius is None else f", spectral radius {self.spectral_radius:g}"
+        return f"{self.cell}, fresh{bias}{radius}"
+
+
+def check_cell(name: str) -> None:
+    """Check that a cell of this name exists."""
+    if name not in CELLS:
+        raise SettingError(f"Unknown cell {name!r}; expected one of {', '.join(sorted(CELLS))}.")
+
+
+def fresh_model(fresh: Fresh, vocabulary: Vocabulary, text: TextSettings | None = None) -> LanguageModel:
+    """Return an untrained language model over a vocabulary; torch's random state is restored."""
+    check_cell(fresh.cell)
+    if fresh.forget_bias and fresh.cell not in cells_with("forget_bias"):
+        raise SettingError(f"The {fresh.cell} cell has no forget gate, so forget_bias cannot be set.")
+    if fresh.spectral_radius is not None and fresh.spectral_radius < 0:
+        raise SettingError(f"The spectral radius must be 0 or more, not {fresh.spectral_radius:g}.")
+    settings = LanguageModelSettings(
+        cell=fresh.cell, hidden=fresh.hidden, embedding=fresh.embedding, layers=fresh.layers
+    )
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(fresh.seed)
+        network = RecurrentLM(settings, vocab_size=len(vocabulary))
+        cells = [cell for (cell,) in network.encoder.recurrent.cells]
+        if fresh.start == "torch":  # as nn.Embedding, nn.RNN, nn.GRU, nn.LSTM and nn.Linear draw their weights
+            nn.init.normal_(network.encoder.embedding.weight)
+            for cell in cells:
+                Cell.reset_parameters(cell)  # the forget gate's bias too
+            bound = 1 / math.sqrt(network.encoder.recurrent.output_size)
+            for parameter in network.softmax.parameters():
+                nn.init.uniform_(parameter, -bound, bound)
+        for cell in cells:
+            if fresh.forget_bias:
+                cell.raise_forget_bias(fresh.forget_bias)
+            if fresh.spectral_radius is None:
+                continue
+            if not cell.recurrent:
+                raise SettingError(f"The {cell.name} cell has no recurrent weights, so spectral_radius cannot be set.")
+            for block in (part for name in cell.recurrent for part in getattr(cell, name).split(cell.hidden_size)):
+                block *= fresh.spectral_radius / spectral_radius(block if block.dim() == 2 else block.diag())
+    return LanguageModel(network, vocabulary, LMSettings(text=text or TextSettings(), model=settings))
+
+
+def fresh_flows(
+    text: str, networks: Sequence[Fresh], *, progress: Progress | None = None, **options: Any
+) -> list[GradientFlow]:
+    """Measure untrained character models at the same positions of a text; `options` as for `gradient_flow`."""
+    vocabulary = Vocabulary([*SPECIALS, *sorted({*text} - {*SPECIALS})])
+    flows = []
+    for fresh, callback in zip(networks, split_progress(progress, [1.0] * len(networks)), strict=True):
+        model = fresh_model(fresh, vocabulary)
+        flows.append(gradient_flow(model, text, name=fresh.name, progress=callback, **options))
+    return flows
+
+
+def forget_bias_sweep(text: str, biases: Sequence[float] = (0, 1, 2, 4), **options: Any) -> list[GradientFlow]:
+    """Measure LSTMs with these biases added to the forget gates; `options` as for `Fresh` and `gradient_flow`."""
+    return _sweep(text, [{"forget_bias": bias} for bias in biases], {"cell": "lstm"} | options)
+
+
+def spectral_radius_sweep(text: str, radii: Sequence[float] = (1, 2, 3), **options: Any) -> list[GradientFlow]:
+    """Measure Elman networks (or `cell=`) with recurrent weights of these spectral radii; `options` as above."""
+    return _sweep(text, [{"spectral_radius": radius} for radius in radii], {"cell": "elman"} | options)
+
+
+def _sweep(text: str, variants: Sequence[dict[str, Any]], options: dict[str, Any]) -> list[GradientFlow]:
+    fields = Fresh.__dataclass_fields__
+    network_options = {name: value for name, value in options.items() if name in fields}
+    flow_options = {name: value for name, value in options.items() if name not in fields or name == "seed"}
+    return fresh_flows(text, [Fresh(**network_options, **variant) for variant in variants], **flow_options)

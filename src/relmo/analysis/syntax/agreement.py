@@ -1,24 +1,10 @@
-"""Agreement and other minimal pairs: accuracy by condition, and the units that a model needs.
-
-    report = agreement(model, pairs)               accuracy by condition, with 95% intervals and controls
-    ablation = sweep(model, pairs)                 every unit ablated by itself
-    ablate_together(model, pairs, units)           a set of units ablated, against random sets of the same size
-
-`gate_traces` shows the gates of these units. Pitfalls, and how they are avoided:
-- Among hundreds of units one always costs most. So the unit is chosen on every second pair, and its cost and rank are
-  measured on the other pairs.
-- Ablating any set of units costs something. So it is compared with random sets of the same size from the same layers.
-- A unit at 0 is out of distribution for the network; its mean is closer to what the network has seen.
-- The more frequent form wins without any grammar. So the report shows the accuracy of the more frequent form and of
-  the same network untrained.
-
-    Linzen et al. 2016;  Gulordava et al. 2018, Colorless green recurrent networks dream hierarchically;  Lakretz et al.
-    2019, The emergence of number and syntax units in LSTM language models;  Warstadt et al. 2020, BLiMP
-"""
+"""Agreement and other minimal pairs: accuracy by condition, and ablation of single units and of sets (Linzen et al.
+2016;  Gulordava et al. 2018, Colorless green recurrent networks dream hierarchically;  Lakretz et al. 2019, The
+emergence of number and syntax units in LSTM language models;  Warstadt et al. 2020, BLiMP)."""
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,25 +12,16 @@ import numpy as np
 
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.effects import Interval, bootstrap_difference
-from relmo.analysis.core.progress import split_progress
-from relmo.analysis.core.show import Table, format_number, make_colormap, save_figure, to_plain
+from relmo.analysis.core.published import untrained
+from relmo.analysis.core.show import Report, Table, format_number, make_colormap, save_figure, split_progress, to_plain
 from relmo.analysis.core.trace import trace
-from relmo.analysis.core.untrained import untrained
-from relmo.analysis.syntax.pair_scores import (
-    Accuracy,
-    PairPlan,
-    Reader,
-    accuracy,
-    plan_pairs,
-    score_ablated,
-    score_pairs,
-    to_points,
-)
+from relmo.analysis.syntax import pair_scores
+from relmo.analysis.syntax.pair_scores import Accuracy, Reader, accuracy, plan_pairs, to_points
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
-from relmo.settings.arguments import Progress
+from relmo.settings.fields import Progress
 from relmo.text.minimal_pairs import MinimalPair
 
 How = Literal["zero", "mean"]
@@ -56,23 +33,16 @@ MAX_PLOTTED = 40  # conditions, or units, in a plot
 
 @dataclass(frozen=True)
 class Condition:
-    """Accuracy of the model in a condition, of the same network untrained, and of the more frequent word; None where a
-    control was not computed or does not apply."""
+    """Accuracy of the model in a condition, of the same network untrained, and of the more frequent word, if known."""
 
     name: str
     model: Accuracy
     untrained: Interval | None = None
     frequency: Interval | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the figures by name, shares in percent."""
-        controls = {"untrained": self.untrained, "more_frequent_form": self.frequency}
-        shares = {name: None if share is None else 100 * share.value for name, share in controls.items()}
-        return {"condition": self.name} | self.model.summary() | shares
-
 
 @dataclass(frozen=True)
-class AgreementReport:
+class AgreementReport(Report):
     """Accuracy by condition; the condition of all pairs comes first."""
 
     conditions: list[Condition]
@@ -82,28 +52,25 @@ class AgreementReport:
         return next(condition for condition in self.conditions if condition.name == name)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all figures as plain Python values."""
-        return {"conditions": [condition.as_dict() for condition in self.conditions]}
+        rows = []
+        for condition in self.conditions:
+            controls = {"untrained": condition.untrained, "more_frequent_form": condition.frequency}
+            shares = {name: None if share is None else 100 * share.value for name, share in controls.items()}
+            rows.append({"condition": condition.name} | condition.model.summary() | shares)
+        return {"conditions": rows}
 
     def table(self) -> Table:
-        """Return a table with one row per condition, in percent."""
         columns = ["condition", "pairs", "right", "95% interval", "known words", "untrained", "more frequent form"]
         rows = []
         for condition in self.conditions:
             model, share = condition.model, condition.model.share
-            known_share = ""
-            if model.known_pairs:
-                known_share = f"{format_number(100 * model.known.value, 1)} ({model.known_pairs:,})"
+            known_share = f"{100 * model.known.value:.1f} ({model.known_pairs:,})" if model.known_pairs else ""
             row = [condition.name, f"{model.pairs:,}", format_number(100 * share.value, 1)]
             row += [f"{100 * share.low:.1f} to {100 * share.high:.1f}", known_share]
-            for control in (condition.untrained, condition.frequency):
-                row.append("" if control is None else format_number(100 * control.value, 1))
-            rows.append(row)
+            controls = (condition.untrained, condition.frequency)
+            rows.append([*row, *(format_number(None if c is None else 100 * c.value, 1) for c in controls)])
         notes = ["percent of pairs; a tie is half a point; known words: pairs whose differing words are all known"]
         return Table(columns, rows, "minimal pairs: accuracy", notes)
-
-    def _repr_html_(self) -> str:
-        return self.table().html()
 
     def plot(self, path: str | Path) -> None:
         """Draw a bar with its interval for each condition."""
@@ -123,8 +90,7 @@ class AgreementReport:
                     axes.plot(x, rows, mark, color="tab:orange", label=control, markerfacecolor="none")
             axes.set_yticks(y, [condition.name for condition in conditions])
             axes.axvline(50, color="gray", linewidth=0.8, linestyle=":")
-            axes.set_xlim(0, 100)
-            axes.set_xlabel("accuracy, %")
+            axes.set(xlim=(0, 100), xlabel="accuracy, %")
             if axes.get_legend_handles_labels()[0]:
                 axes.legend(fontsize=8)
 
@@ -140,24 +106,21 @@ def agreement(
     """Return the accuracy by condition, in the order of the pairs; `control` adds the same network untrained."""
     plan = plan_pairs(model, pairs)
     on_model, on_control = split_progress(progress, [1, 1 if control else 0])
-    scores = score_pairs(model, plan, on_model)
+    scores = pair_scores.score_pairs(model, plan, on_model)
     on_model(1.0)
     untrained_scores = frequency_scores = None
     if control and (isinstance(model, BiLM) or isinstance(model.network, RecurrentLM)):
-        untrained_scores = score_pairs(untrained(model, seed), plan, on_control)
+        untrained_scores = pair_scores.score_pairs(untrained(model, seed), plan, on_control)
     on_control(1.0)
     if plan.single and model.vocabulary is not None:
         # The vocabulary is sorted by descending frequency; unknown words rank last.
         ranks = np.where(plan.target == model.vocabulary.unknown, len(model.vocabulary), plan.target)
-        frequency_scores = -np.bincount(plan.item, weights=plan.sign * ranks, minlength=len(plan))
+        frequency_scores = -np.bincount(plan.item, weights=plan.sign * ranks, minlength=len(plan.known))
     conditions = []
     for name, indices in _split_conditions(pairs).items():
-        has_known_words = plan.known[indices]
-        controls = (
-            None if values is None else accuracy(values[indices], has_known_words).share
-            for values in (untrained_scores, frequency_scores)
-        )
-        conditions.append(Condition(name, accuracy(scores[indices], has_known_words), *controls))
+        is_known, controls = plan.known[indices], (untrained_scores, frequency_scores)
+        shares = (None if values is None else accuracy(values[indices], is_known).share for values in controls)
+        conditions.append(Condition(name, accuracy(scores[indices], is_known), *shares))
     return AgreementReport(conditions)
 
 
@@ -176,29 +139,20 @@ def _split_conditions(pairs: Sequence[MinimalPair]) -> dict[str, np.ndarray]:
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """Accuracy in percent with each unit ablated by itself.
-
-    base        without ablation; (C,)
-    accuracy    with each unit ablated; (U, C)
-    margin      mean decrease of the preference for the acceptable form, in nats; (U, C)
-    chosen      for each condition the unit that costs most on every second pair
-    held_out    points that this unit costs on the other pairs; (C,)
-    interval    bootstrap 95% interval of these points; (C, 2)
-    rank        number of units that cost at least as much there, including the unit; (C,)
-    """
+class Sweep(Report):
+    """Accuracy in percent with each unit ablated by itself."""
 
     how: str
     units: list[Unit]
     conditions: list[str]
     pairs: list[int]
-    base: np.ndarray
-    accuracy: np.ndarray
-    margin: np.ndarray
-    chosen: list[Unit]
-    held_out: np.ndarray
-    interval: np.ndarray
-    rank: np.ndarray
+    base: np.ndarray  #: without ablation; (C,)
+    accuracy: np.ndarray  #: with each unit ablated; (U, C)
+    margin: np.ndarray  #: mean decrease of the preference for the acceptable form, in nats; (U, C)
+    chosen: list[Unit]  #: for each condition the unit that costs most on every second pair
+    held_out: np.ndarray  #: points that this unit costs on the other pairs; (C,)
+    interval: np.ndarray  #: bootstrap 95% interval of these points; (C, 2)
+    rank: np.ndarray  #: number of units that cost at least as much there, including the unit; (C,)
 
     @property
     def drops(self) -> np.ndarray:
@@ -211,7 +165,6 @@ class Sweep:
         return [(self.units[u], float(column[u])) for u in np.argsort(-column, kind="stable")[:count]]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all figures as plain Python values."""
         return {
             "how": self.how,
             "units": [str(unit) for unit in self.units],
@@ -234,14 +187,11 @@ class Sweep:
         }
 
     def table(self) -> Table:
-        """Return a table of the unit that costs most in each condition."""
         columns = ["condition", "pairs", "full", "unit", "without it", "held-out cost", "rank", "median unit's cost"]
         rows = []
         for condition in self.as_dict()["conditions"]:
-            cost, low, high, median = (
-                format_number(points, 1, signed=True)
-                for points in (condition["held_out_drop"], *condition["held_out_interval"], condition["median_drop"])
-            )
+            figures = (condition["held_out_drop"], *condition["held_out_interval"], condition["median_drop"])
+            cost, low, high, median = (format_number(points, 1, signed=True) for points in figures)
             row = [condition["condition"], str(condition["pairs"]), format_number(condition["accuracy"], 1)]
             row += [condition["unit"], format_number(condition["accuracy_without"], 1), f"{cost} ({low} to {high})"]
             rows.append([*row, f"{condition['held_out_rank']} of {len(self.units)}", median])
@@ -250,9 +200,6 @@ class Sweep:
             "the unit is chosen on every second pair; its cost (95% interval) and rank are measured on the other pairs",
         ]
         return Table(columns, rows, "ablation of single units", notes)
-
-    def _repr_html_(self) -> str:
-        return self.table().html()
 
     def plot(self, path: str | Path) -> None:
         """Draw a heat map of the units that cost most, by condition."""
@@ -281,25 +228,22 @@ def sweep(
     """Ablate every unit (or these `units`) by itself and return the accuracy by condition.
 
     state            units of h, a layer's output, or of c, an LSTM's memory, which is larger in a projected layer
-    how              set a unit to "zero" or to its "mean" over the pairs
+    how              set a unit to "zero" or to its "mean" over the pairs, closer to what the network has seen
     per_condition    number of pairs drawn from each condition; None takes all
     """
     sample = sample_pairs(pairs, per_condition, seed)
-    plan = plan_pairs(model, sample)
     if units is None:
         layers = Reader(model).stack.layers
-        if state not in layers[0].states:
-            raise SettingError(f"state {state!r}: a layer of this network carries {' and '.join(layers[0].states)}")
-        units = [Unit(state, depth, u) for depth, layer in enumerate(layers) for u in range(layer.sizes[state])]
+        names = layers[0].cell.states
+        if state not in names:
+            raise SettingError(f"state {state!r}: a layer of this network carries {' and '.join(names)}")
+        units = [Unit(state, depth, u) for depth, layer in enumerate(layers) for u in range(layer.cell.sizes[state])]
     if not units:
         raise SettingError("No units to ablate; give at least one.")
-    base_scores = score_pairs(model, plan)
-    values = [[value] for value in _ablation_values(model, plan, units, how)]
-    scores = score_ablated(model, plan, [[unit] for unit in units], values=values, progress=progress)
-    groups = _split_conditions(sample)
+    groups, base_scores, scores = _score_ablations(model, sample, [[unit] for unit in units], how, progress)
     points, base_points = to_points(scores), to_points(base_scores)
     chosen, held_out, intervals, ranks = [], [], [], []
-    for indices in groups.values():
+    for indices in groups.values():  # one unit always costs most, so it is chosen and tested on different pairs
         choosing, testing = indices[::2], indices[1::2] if len(indices) > 1 else indices
         # The lowest accuracy; on ties, the lowest margin.
         u = int(np.lexsort((scores[:, choosing].mean(axis=1), points[:, choosing].mean(axis=1)))[0])
@@ -309,19 +253,11 @@ def sweep(
         interval = bootstrap_difference(base_points[testing], points[u, testing], np.arange(len(testing)))
         intervals.append([100 * interval.low, 100 * interval.high])
         ranks.append(int(np.count_nonzero(costs >= costs[u])))
-    return Sweep(
-        how,
-        list(units),
-        list(groups),
-        [len(indices) for indices in groups.values()],
-        np.array([100 * base_points[indices].mean() for indices in groups.values()]),
-        np.stack([100 * points[:, indices].mean(axis=1) for indices in groups.values()], axis=1),
-        np.stack([base_scores[i].mean() - scores[:, i].mean(axis=1) for i in groups.values()], axis=1),
-        chosen,
-        np.array(held_out),
-        np.array(intervals),
-        np.array(ranks),
-    )
+    base = np.array([100 * base_points[indices].mean() for indices in groups.values()])
+    shares = np.stack([100 * points[:, indices].mean(axis=1) for indices in groups.values()], axis=1)
+    margins = np.stack([base_scores[i].mean() - scores[:, i].mean(axis=1) for i in groups.values()], axis=1)
+    counts, tested = list(map(len, groups.values())), map(np.array, (held_out, intervals, ranks))
+    return Sweep(how, list(units), list(groups), counts, base, shares, margins, chosen, *tested)
 
 
 def sample_pairs(pairs: Sequence[MinimalPair], max_pairs: int | None, seed: int) -> list[MinimalPair]:
@@ -337,26 +273,35 @@ def sample_pairs(pairs: Sequence[MinimalPair], max_pairs: int | None, seed: int)
     return [pairs[index] for index in sorted(sample)]
 
 
-def _ablation_values(model: LanguageModel | BiLM, plan: PairPlan, units: Sequence[Unit], how: str) -> list[float]:
+def _score_ablations(
+    model: LanguageModel | BiLM,
+    sample: Sequence[MinimalPair],
+    sets: Sequence[Sequence[Unit]],
+    how: str,
+    progress: Progress | None,
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Return the pair indices of each condition, the scores (N,), and those with each set of units ablated (S, N)."""
     if how not in ("zero", "mean"):
         raise SettingError(f"units can be set to 'zero' or 'mean', not {how!r}")
-    if how == "zero":
-        return [0.0] * len(units)
-    texts = [reading for reading in plan.readings if reading]
-    if not texts:
-        raise SettingError("how='mean' needs a context before the compared words; use 'zero'")
-    traced = trace(model, texts, keep=sorted({unit.state for unit in units})).forward
-    means = {key: traced.mean(*key) for key in {(unit.state, unit.layer) for unit in units}}
-    return [float(means[unit.state, unit.layer][unit.number]) for unit in units]
+    plan = plan_pairs(model, sample)
+    base_scores = pair_scores.score_pairs(model, plan)
+    values = {unit: 0.0 for units in sets for unit in units}
+    if how == "mean":
+        texts = [reading for reading in plan.readings if reading]
+        if not texts:
+            raise SettingError("how='mean' needs a context before the compared words; use 'zero'")
+        traced = trace(model, texts, keep=sorted({unit.state for unit in values})).forward
+        means = {key: traced.mean(*key) for key in {(unit.state, unit.layer) for unit in values}}
+        values = {unit: float(means[unit.state, unit.layer][unit.number]) for unit in values}
+    set_values = [[values[unit] for unit in units] for units in sets]
+    scores = pair_scores.score_ablated(model, plan, sets, values=set_values, progress=progress)
+    return _split_conditions(sample), base_scores, scores
 
 
 @dataclass(frozen=True)
-class Together:
+class Together(Report):
     """Accuracy in percent: without ablation (C,), with a set of units ablated (C,), and with random sets of the same
-    size ablated (R, C).
-
-    p    share of sets that cost at least as much, including the set itself; (C,)
-    """
+    size ablated (R, C); p is the share of sets that cost at least as much, including the set itself (C,)."""
 
     units: list[Unit]
     conditions: list[str]
@@ -364,18 +309,12 @@ class Together:
     base: np.ndarray
     accuracy: np.ndarray
     random: np.ndarray
-    p: np.ndarray = field(init=False)
-
-    def __post_init__(self) -> None:
-        worse = np.count_nonzero(self.random <= self.accuracy, axis=0)
-        object.__setattr__(self, "p", (1 + worse) / (1 + len(self.random)))
+    p: np.ndarray
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all figures as plain Python values."""
         return to_plain(self) | {"units": [str(unit) for unit in self.units]}
 
     def table(self) -> Table:
-        """Return a table with one row per condition."""
         low, high = np.quantile(self.random, (0.05, 0.95), axis=0)
         rows = []
         for c, name in enumerate(self.conditions):
@@ -383,12 +322,9 @@ class Together:
             random = f"{self.random[:, c].mean():.1f} ({low[c]:.1f} to {high[c]:.1f})"
             rows.append([*row, random, format_number(float(self.p[c]))])
         columns = ["condition", "pairs", "full", "without", "random sets (90%)", "p"]
-        notes = [f"ablated: {', '.join(map(str, self.units))}"]
-        notes.append(f"random: {len(self.random)} sets of as many units of the same layers")
+        random = f"random: {len(self.random)} sets of as many units of the same layers"
+        notes = [f"ablated: {', '.join(map(str, self.units))}", random]
         return Table(columns, rows, "ablation of a set of units", notes)
-
-    def _repr_html_(self) -> str:
-        return self.table().html()
 
 
 def ablate_together(
@@ -408,26 +344,24 @@ def ablate_together(
     if draws < 1:
         raise SettingError(f"at least one random set is needed, not {draws}")
     sample = sample_pairs(pairs, per_condition, seed)
-    plan = plan_pairs(model, sample)
     generator = np.random.default_rng(seed)
     sets = [list(units), *(sample_units(model, units, generator) for _ in range(draws))]
-    values = [_ablation_values(model, plan, unit_set, how) for unit_set in sets]
-    points = to_points(score_ablated(model, plan, sets, values=values, progress=progress))
-    base_points = to_points(score_pairs(model, plan))
-    groups = _split_conditions(sample)
+    groups, base_scores, scores = _score_ablations(model, sample, sets, how, progress)
+    points, base_points = to_points(scores), to_points(base_scores)
     shares = np.stack([100 * points[:, indices].mean(axis=1) for indices in groups.values()], axis=1)
     base = np.array([100 * base_points[indices].mean() for indices in groups.values()])
-    counts = [len(indices) for indices in groups.values()]
-    return Together(list(units), list(groups), counts, base, shares[0], shares[1:])
+    counts = list(map(len, groups.values()))
+    p = (1 + np.count_nonzero(shares[1:] <= shares[0], axis=0)) / (1 + draws)
+    return Together(list(units), list(groups), counts, base, shares[0], shares[1:], p)
 
 
 def sample_units(model: LanguageModel | BiLM, units: Sequence[Unit], generator: np.random.Generator) -> list[Unit]:
     """Draw as many units of the same states and layers, excluding `units` where the layer is large enough."""
     layers, sample = Reader(model).stack.layers, []
     for (state, layer), count in Counter((unit.state, unit.layer) for unit in units).items():
-        if not 0 <= layer < len(layers) or state not in layers[layer].states:
+        if not 0 <= layer < len(layers) or state not in layers[layer].cell.states:
             raise SettingError(f"unit {units[0]}: the network has no {state} of layer {layer}")
-        size = layers[layer].sizes[state]
+        size = layers[layer].cell.sizes[state]
         pool = sorted(set(range(size)) - {u.number for u in units if (u.state, u.layer) == (state, layer)})
         if len(pool) < count:
             pool = list(range(size))

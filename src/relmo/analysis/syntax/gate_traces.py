@@ -1,10 +1,5 @@
-"""States and gates of a unit over the sentences of minimal pairs, by condition.
-
-    gate_traces(model, pairs, Unit("c", 1, 338)).plot("unit.png")
-    draw_gates([gate_traces(model, pairs, unit) for unit in units], "figure-1.png")
-
-Lakretz et al. 2019, The emergence of number and syntax units in LSTM language models, Figure 1
-"""
+"""States and gates of a unit over the sentences of minimal pairs, and the recurrent weights that reach its gates
+(Lakretz et al. 2019, The emergence of number and syntax units in LSTM language models, Figures 1 and 4)."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.effects import Z
-from relmo.analysis.core.show import Table, format_number, save_figure, to_plain
+from relmo.analysis.core.show import Report, Table, format_number, save_figure, to_plain
 from relmo.analysis.core.trace import trace
 from relmo.analysis.syntax.agreement import PER_CONDITION, group_by_condition, sample_pairs
 from relmo.analysis.syntax.pair_scores import Reader, plan_pairs
@@ -29,26 +25,17 @@ Quantities = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class GateTraces:
-    """States and gates of a unit over the sentence, by condition and name, each (T,): the mean over the pairs of the
-    condition's most common length, and the standard deviation. `words` has the most common word at each position."""
+class GateTraces(Report):
+    """States and gates (T,) of a unit by condition and name, over the pairs of the condition's most common length."""
 
     unit: Unit
-    words: dict[str, list[str]]
+    words: dict[str, list[str]]  # most common word at each position
     pairs: dict[str, int]
     means: dict[str, Quantities]
     deviations: dict[str, Quantities]
-
-    @property
-    def errors(self) -> dict[str, Quantities]:
-        """Half of the 95% interval of each mean."""
-        return {
-            name: {key: Z * deviation / max(self.pairs[name] - 1, 1) ** 0.5 for key, deviation in quantities.items()}
-            for name, quantities in self.deviations.items()
-        }
+    errors: dict[str, Quantities]  # half of the 95% interval of the mean
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all figures as plain Python values."""
         fields = {name: getattr(self, name) for name in ("pairs", "words", "means", "deviations", "errors")}
         conditions = [
             {"condition": name} | {field: to_plain(by_condition[name]) for field, by_condition in fields.items()}
@@ -57,7 +44,6 @@ class GateTraces:
         return {"unit": str(self.unit), "conditions": conditions}
 
     def table(self) -> Table:
-        """Return a table with one row per condition and position."""
         names = list(next(iter(self.means.values())))
         rows = []
         for condition, words in self.words.items():
@@ -67,41 +53,34 @@ class GateTraces:
         notes = ["means after each word; the word is the most common at its position"]
         return Table(["condition", "position", "word", *names], rows, f"{self.unit} over the sentence", notes)
 
-    def _repr_html_(self) -> str:
-        return self.table().html()
-
     def plot(self, path: str | Path) -> None:
         """Draw one panel per state and gate, with one line per condition."""
         draw_gates([self], path)
 
 
 def draw_gates(traces: Sequence[GateTraces], path: str | Path) -> None:
-    """Draw units side by side as in Figure 1 of the paper: one column per unit, one row per state and gate, one line
-    per condition with bands of the 95% interval of the mean and, fainter, of the standard deviation."""
+    """Draw units side by side as in Figure 1 of the paper: one column per unit, one row per state and gate."""
     names = list(dict.fromkeys(key for traced in traces for means in traced.means.values() for key in means))
     with save_figure(path, width=max(9.0, 4.0 * len(traces)), height=1.3 * len(names) + 1.2) as figure:
         panels = figure.subplots(len(names), len(traces), sharex="col", squeeze=False)
         for column, traced in zip(panels.T, traces, strict=True):
             column[0].set_title(str(traced.unit))
             for axes, key in zip(column, names, strict=True):
-                _draw_gate(axes, traced, key)
+                if key not in next(iter(traced.means.values())):
+                    axes.set_visible(False)
+                    continue
+                for name, means in traced.means.items():
+                    x = np.arange(len(means[key]))
+                    (line,) = axes.plot(x, means[key], marker=".", linewidth=1, label=f"{name} ({traced.pairs[name]})")
+                    # bands of the 95% interval of the mean and, fainter, of the standard deviation
+                    for width, alpha in ((traced.errors[name][key], 0.35), (traced.deviations[name][key], 0.1)):
+                        bounds = means[key] - width, means[key] + width
+                        axes.fill_between(x, *bounds, color=line.get_color(), alpha=alpha, linewidth=0)
+                axes.set_ylabel(key, rotation=0, labelpad=12)
             longest = max(traced.words.values(), key=len)
-            column[-1].set_xticks(range(len(longest)), longest, fontsize=8, rotation=30, ha="right")
+            column[-1].set_xticks(range(len(longest)), longest, rotation=30, ha="right")
         handles, labels = panels[-1, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, fontsize=8, ncols=4, loc="outside lower center")
-
-
-def _draw_gate(axes: Any, traced: GateTraces, key: str) -> None:
-    for name, means in traced.means.items():
-        if key not in means:
-            axes.set_visible(False)
-            return
-        x = np.arange(len(means[key]))
-        (line,) = axes.plot(x, means[key], marker=".", linewidth=1, label=f"{name} ({traced.pairs[name]})")
-        for width, alpha in ((traced.errors[name][key], 0.35), (traced.deviations[name][key], 0.1)):
-            bounds = means[key] - width, means[key] + width
-            axes.fill_between(x, *bounds, color=line.get_color(), alpha=alpha, linewidth=0)
-    axes.set_ylabel(key, rotation=0, labelpad=12)
+        figure.legend(handles, labels, fontsize="small", ncols=4 if len(traces) > 2 else 2, loc="outside lower center")
 
 
 def gate_traces(
@@ -112,10 +91,10 @@ def gate_traces(
     reader = Reader(model)
     reader.check(unit)
     layer = reader.stack.layers[unit.layer]
-    names = [name for name, size in layer.sizes.items() if size == layer.sizes[unit.state]]
+    names = [name for name, size in layer.cell.sizes.items() if size == layer.cell.sizes[unit.state]]
     if layer.projection is not None:
         names = [name for name in names if (name == "h") == (unit.state == "h")]
-    traces = GateTraces(unit, {}, {}, {}, {})
+    traces = GateTraces(unit, {}, {}, {}, {}, {})
     sample = sample_pairs(pairs, per_condition, 0)
     for condition, indices in group_by_condition(sample).items():
         contexts = plan_pairs(model, [sample[index] for index in indices]).contexts()
@@ -125,10 +104,69 @@ def gate_traces(
         texts = [text for text in contexts.values() if len(text) == length]
         traced = trace(model, texts, layers=[unit.layer], keep=names).forward
         values = {name: traced.unit(name, unit.layer, unit.number).reshape(len(texts), length) for name in names}
+        deviations = {name: rows.std(axis=0) for name, rows in values.items()}
         traces.words[condition] = [Counter(column).most_common(1)[0][0] for column in zip(*texts, strict=True)]
         traces.pairs[condition] = len(texts)
         traces.means[condition] = {name: rows.mean(axis=0) for name, rows in values.items()}
-        traces.deviations[condition] = {name: rows.std(axis=0) for name, rows in values.items()}
+        traces.deviations[condition] = deviations
+        scale = max(len(texts) - 1, 1) ** 0.5
+        traces.errors[condition] = {name: Z * deviation / scale for name, deviation in deviations.items()}
     if not traces.means:
         raise SettingError("no symbols precede the compared forms; there is nothing to trace")
     return traces
+
+
+@dataclass(frozen=True)
+class Connections(Report):
+    """Standardised weights from sources to the gates of targets; (S, T, G), nan for units of different layers."""
+
+    sources: list[Unit]
+    targets: list[Unit]
+    gates: tuple[str, ...]
+    z: np.ndarray
+
+    def as_dict(self) -> dict[str, Any]:
+        rows = [
+            {"from": str(source), "to": str(target)} | dict(zip(self.gates, self.z[s, t].tolist(), strict=True))
+            for s, source in enumerate(self.sources)
+            for t, target in enumerate(self.targets)
+            if not np.isnan(self.z[s, t]).any()
+        ]
+        return {"connections": rows}
+
+    def table(self) -> Table:
+        rows = [
+            [row["from"], row["to"], *(format_number(row[gate], 1, signed=True) for gate in self.gates)]
+            for row in self.as_dict()["connections"]
+        ]
+        notes = ["weights to the next step, in standard deviations over all units of the layer for the same gate"]
+        return Table(["from", "to", *self.gates], rows, "weights from units to gates", notes)
+
+
+@torch.no_grad()
+def connections(model: LanguageModel | BiLM, sources: Sequence[Unit], targets: Sequence[Unit]) -> Connections:
+    """Return the weights from units of h or c to units that have gates (in a projected layer only those of c),
+    standardised over all units of the layer for the same gate."""
+    reader = Reader(model)
+    if not sources or not targets:
+        raise SettingError("give units that weights go out from, and units that they go to")
+    for unit in (*sources, *targets):
+        reader.check(unit)
+    cell = reader.stack.layers[0].cell
+    gates = tuple(cell.matrices(cell.recurrent, reader.stack.layers[0].weights[0]))
+    if not gates:
+        raise SettingError(f"the gates of a {cell.name} do not read the previous state")
+    z = np.full((len(sources), len(targets), len(gates)), np.nan)
+    for t, target in enumerate(targets):
+        layer = reader.stack.layers[target.layer]
+        if target.state == "h" and layer.projection is not None:
+            raise SettingError(f"unit {target}: h of a projected layer has no gates; use a unit of c")
+        matrices = layer.cell.matrices(layer.cell.recurrent, layer.weights[0])
+        rows = torch.stack([matrix[target.number] for matrix in matrices.values()])  # (G, P)
+        for s, source in enumerate(sources):
+            if source.layer == target.layer:
+                projection = None if source.state == "h" else layer.projection
+                weights = (rows if projection is None else rows @ projection).double().cpu().numpy()  # (G, U)
+                deviations = np.maximum(weights.std(axis=1), 1e-12)
+                z[s, t] = (weights[:, source.number] - weights.mean(axis=1)) / deviations
+    return Connections(list(sources), list(targets), gates, z)

@@ -1,29 +1,8 @@
-"""Scores log p(acceptable) - log p(unacceptable) of minimal pairs, also with units of the model ablated.
-
-    plan = plan_pairs(model, pairs)
-    score_pairs(model, plan)                  (N,), above 0 where the acceptable text is preferred
-    score_ablated(model, plan, [[Unit("h", 1, 3)], [Unit("h", 0, 5), Unit("h", 1, 3)]])       (S, N)
-    accuracy(scores, plan.known)              share of pairs, with 95% intervals
-
-Only the symbols after the shared prefix of two texts are scored; texts with the same prefix are read once. Many sets of
-units run in one batch: row r has the units of set r changed for everything that reads them, and no others. If two words
-are compared after the same context, the difference of their logits is that of their log-probabilities, so no softmax is
-computed. A bidirectional model is read forward from the sentence start. For a character model a word ends with a space;
-otherwise "admire" would be as probable as everything that begins with it.
-
-A tie is worth half a point. Words outside the vocabulary all have the probability of <UNK>, which is large, so a pair
-with only one known word says little about grammar; results are given for all pairs and for pairs of known words.
-
-`score_sentence_pairs` and `score_choices` score sentences, and words after a left context, with a bidirectional model
-as published evaluations do.
-
-    Linzen et al. 2016, Assessing the ability of LSTMs to learn syntax-sensitive dependencies;  Marvin & Linzen 2018,
-    Targeted syntactic evaluation of language models;  Warstadt et al. 2020, BLiMP
-"""
+"""Scores log p(acceptable) - log p(unacceptable) of minimal pairs, also with units of the model ablated; a
+bidirectional model is read forward (Linzen et al. 2016;  Marvin & Linzen 2018, Targeted syntactic evaluation)."""
 
 import warnings
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -34,7 +13,7 @@ from torch import Tensor, nn
 from relmo.analysis.core.ablate import collect_changes
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.effects import Interval, wilson
-from relmo.analysis.core.stack import Change, Changes, Stack, build_stack, find_recurrent_module
+from relmo.analysis.core.stack import Change, Changes, build_stack
 from relmo.analysis.core.trace import embed_texts, get_network
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.models.bilm import BiLM
@@ -42,26 +21,20 @@ from relmo.models.evaluate import full_precision
 from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
 from relmo.nn.softmax import FullSoftmax
-from relmo.settings.arguments import Progress
+from relmo.settings.fields import Progress
 from relmo.settings.options import EmbedOptions
 from relmo.text.characters import BOS, EOS
 from relmo.text.encode import encode_text
 from relmo.text.minimal_pairs import MinimalPair
 from relmo.text.vocabulary import END
 
-SIDES = ("forward", "backward", "sum")
 BATCH_TEXTS = 64  # texts read together
 MAX_NUMBERS = 1 << 23  # gate values, or predictions, computed together
 
 
 @dataclass(frozen=True)
 class PairPlan:
-    """Texts to read and symbols to score: entry e is symbol `target[e]` after `place[e]` symbols of
-    `readings[reading[e]]`, with `sign[e]` for pair `item[e]`.
-
-    single    whether every pair is two symbols after the same context
-    known     (N,) whether the differing symbols are in the vocabulary
-    """
+    """Entries: `target[e]` after `place[e]` symbols of `readings[reading[e]]`, with `sign[e]` for pair `item[e]`."""
 
     readings: list[tuple[str, ...]]
     reading: np.ndarray
@@ -69,11 +42,8 @@ class PairPlan:
     target: np.ndarray
     item: np.ndarray
     sign: np.ndarray
-    single: bool
-    known: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.known)
+    single: bool  # whether every pair is two symbols after the same context
+    known: np.ndarray  # (N,) whether the differing symbols are in the vocabulary
 
     def contexts(self) -> dict[int, list[str]]:
         """Return the shared prefix of each pair by the pair's index; without pairs that are a tie by definition."""
@@ -117,6 +87,7 @@ def _split_symbols(model: LanguageModel | BiLM, text: str | Sequence[str], *, is
         return [*(model.tokens(text) if isinstance(text, str) else text), *([EOS] if is_sentence else [])]
     settings = model.settings.text
     if settings.unit == "char":
+        # A word ends with a space; otherwise "admire" would be as probable as everything that begins with it.
         characters = text if isinstance(text, str) else " ".join(text)
         return encode_text(characters + ("\n" if is_sentence else " "), settings)
     if isinstance(text, str):
@@ -129,9 +100,25 @@ def _split_symbols(model: LanguageModel | BiLM, text: str | Sequence[str], *, is
 
 def score_pairs(model: LanguageModel | BiLM, plan: PairPlan, progress: Progress | None = None) -> np.ndarray:
     """Return log p(acceptable) - log p(unacceptable) of every pair, under any active interventions; (N,)."""
-    if isinstance(model, LanguageModel) and not isinstance(model.network, RecurrentLM):
-        return _score_any(model, plan)
-    return score_ablated(model, plan, [()], progress=progress)[0]
+    if isinstance(model, BiLM) or isinstance(model.network, RecurrentLM):
+        return score_ablated(model, plan, [()], progress=progress)[0]
+    # Other models, such as n-grams, read every predicted symbol with its full prefix.
+    scores = np.zeros(len(plan.known))
+    for begin in range(0, len(plan.target), BATCH_TEXTS):
+        batch = slice(begin, begin + BATCH_TEXTS)
+        last = plan.place[batch]
+        texts = [plan.readings[r][:p] for r, p in zip(plan.reading[batch], last, strict=True)]
+        inputs = np.full((len(texts), 1 + max(map(len, texts))), model.vocabulary.end, dtype=np.int64)
+        for row, text in zip(inputs, texts, strict=True):
+            row[1 : 1 + len(text)] = model.vocabulary.ids(text)
+        targets = inputs.copy()
+        targets[np.arange(len(texts)), last] = plan.target[batch]
+        x, y = (torch.from_numpy(array).to(model.device) for array in (inputs, targets))
+        with torch.no_grad(), full_precision():
+            nll, _ = model.network.nll(x, y, model.network.initial_state(len(texts)))
+        log_p = -nll[torch.arange(len(texts)), torch.from_numpy(last)].double().cpu().numpy()
+        np.add.at(scores, plan.item[batch], plan.sign[batch] * log_p)
+    return scores
 
 
 def score_ablated(
@@ -148,7 +135,7 @@ def score_ablated(
         values = [[0.0] * len(units) for units in sets]
     for unit in {unit for units in sets for unit in units}:
         reader.check(unit)
-    scores = np.zeros((len(sets), len(plan)))
+    scores = np.zeros((len(sets), len(plan.known)))
     order = sorted(range(len(plan.readings)), key=lambda i: len(plan.readings[i]))
     batches = [order[begin : begin + BATCH_TEXTS] for begin in range(0, len(order), BATCH_TEXTS)]
     for number, batch in enumerate(batches):
@@ -172,14 +159,11 @@ class Reader:
     def __init__(self, model: LanguageModel | BiLM):
         self.model = model
         self.network = get_network(model)
-        module = find_recurrent_module(self.network)
-        stack = build_stack(module)
+        stack = build_stack(self.network)
         if stack.joined and stack.directions == 2:
             raise ModelError("layers that read both directions of the layers below cannot predict the next word")
         self.stack = replace(stack, layers=[replace(layer, weights=layer.weights[:1]) for layer in stack.layers])
-        self.base = {
-            key: Change(change.scale[:1], change.offset[:1]) for key, change in collect_changes(module, stack).items()
-        }
+        self.base = {key: Change(change.scale[:1], change.offset[:1]) for key, change in collect_changes(stack).items()}
 
     def check(self, unit: Unit) -> None:
         """Raise SettingError if the model has no such unit in the forward direction."""
@@ -189,18 +173,28 @@ class Reader:
         if not 0 <= unit.layer < len(layers):
             raise SettingError(f"unit {unit}: the network has the layers 0 to {len(layers) - 1}")
         layer = layers[unit.layer]
-        if unit.state not in layer.states:
-            raise SettingError(f"unit {unit}: a layer of this network carries {' and '.join(layer.states)}")
-        if not 0 <= unit.number < layer.sizes[unit.state]:
-            raise SettingError(f"unit {unit}: {unit.state} has the units 0 to {layer.sizes[unit.state] - 1}")
+        if unit.state not in layer.cell.states:
+            raise SettingError(f"unit {unit}: a layer of this network carries {' and '.join(layer.cell.states)}")
+        if not 0 <= unit.number < layer.cell.sizes[unit.state]:
+            raise SettingError(f"unit {unit}: {unit.state} has the units 0 to {layer.cell.sizes[unit.state] - 1}")
 
     @torch.no_grad()
     def run_sets(
         self, readings: Sequence[Sequence[str]], sets: Sequence[Sequence[Unit]], values: Sequence[Sequence[float]]
     ) -> Iterator[tuple[list[int], Tensor]]:
-        """Yield the indices of some sets and the top layer's outputs with each of them changed, (S, T, C, P). Layers
-        below the lowest changed unit run once for all sets."""
-        x, lengths = self.embed(readings)
+        """Yield the indices of some sets and the top layer's outputs with each of them changed, (S, T, C, P)."""
+        lengths = torch.tensor([1 + len(words) for words in readings])
+        if isinstance(self.model, LanguageModel):
+            x = embed_texts(self.model, [[END, *words] for words in readings])  # (1, T, C, I)
+        else:
+            cut = self.model.embedder.cut_words()
+            vectors = self.model.embedder.stream(([BOS, *words] for words in readings), EmbedOptions(layers=0), cut)
+            padded = nn.utils.rnn.pad_sequence([torch.from_numpy(array) for array in vectors]).to(self.model.device)
+            if cut.count:
+                warnings.warn(cut.message(), stacklevel=2)
+            x = padded[..., : padded.shape[2] // 2].unsqueeze(0)
+        num_steps, num_texts = x.shape[1:3]
+        # Layers below the lowest changed unit run once for all sets.
         lowest = [min((unit.layer for unit in units), default=None) for units in sets]
         with full_precision():
             base_run = self.stack.run(x, None, lengths, changes=self.base)
@@ -213,16 +207,19 @@ class Reader:
                     continue
                 upper, inputs = self.stack, x
                 if layer > 0:
-                    # Above the first layer, residual sums are where sizes agree, which they do there.
-                    residual = self.stack.residual if self.stack.residual == "none" else "where sizes agree"
-                    upper = replace(self.stack, layers=self.stack.layers[layer:], residual=residual)
+                    upper = replace(self.stack, layers=self.stack.layers[layer:])
                     inputs = base_run.outputs[layer - 1]
                 gates = upper.input_gates(inputs)
                 step = max(1, MAX_NUMBERS // gates.numel())
                 for begin in range(0, len(indices), step):
                     part = indices[begin : begin + step]
-                    changes = self._changes([sets[s] for s in part], [values[s] for s in part], len(readings), layer)
-                    yield part, _run_repeated(upper, inputs, gates, lengths, len(part), changes)
+                    changes = self._changes([sets[s] for s in part], [values[s] for s in part], num_texts, layer)
+                    x_repeated, gates_repeated = (
+                        tensor.unsqueeze(2).expand(-1, -1, len(part), -1, -1).flatten(2, 3)
+                        for tensor in (inputs, gates)
+                    )
+                    run = upper.run(x_repeated, None, lengths.repeat(len(part)), changes=changes, gates=gates_repeated)
+                    yield part, run.outputs[-1][0].view(num_steps, len(part), num_texts, -1).transpose(0, 1)
 
     def _changes(
         self, sets: Sequence[Sequence[Unit]], values: Sequence[Sequence[float]], num_texts: int, lowest: int
@@ -242,22 +239,9 @@ class Reader:
             changes[layer - lowest, state] = Change(*repeated)
         return changes
 
-    def embed(self, readings: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-        """Return the first layer's inputs, including the boundary symbol: (1, T, C, I), and lengths (C,)."""
-        lengths = torch.tensor([1 + len(words) for words in readings])
-        if isinstance(self.model, LanguageModel):
-            return embed_texts(self.model, [[END, *words] for words in readings]), lengths
-        cut = self.model.embedder.cut_words()
-        vectors = self.model.embedder.stream(([BOS, *words] for words in readings), EmbedOptions(layers=0), cut)
-        padded = nn.utils.rnn.pad_sequence([torch.from_numpy(array) for array in vectors]).to(self.model.device)
-        if cut.count:
-            warnings.warn(cut.message(), stacklevel=2)
-        return padded[..., : padded.shape[2] // 2].unsqueeze(0), lengths
-
     @torch.no_grad()
     def log_probs(self, x: Tensor, targets: Tensor, *, single: bool) -> np.ndarray:
-        """Return log-probabilities (E,) of targets from the top layer's output (E, P); with `single`, up to a constant
-        that is the same for all targets of one output."""
+        """Return log p (E,) of targets from top outputs (E, P); with `single`, up to a constant for each output."""
         targets = targets.to(x.device)
         if isinstance(self.network, RecurrentLM) and self.network.bottleneck is not None:
             x = self.network.bottleneck(x)
@@ -269,50 +253,6 @@ class Reader:
             else:
                 log_p = -softmax.nll(x, targets).double()
         return log_p.cpu().numpy()
-
-
-def _run_repeated(stack: Stack, x: Tensor, gates: Tensor, lengths: Tensor, num_sets: int, changes: Changes) -> Tensor:
-    """Read the same texts for each of several sets of changes; (S, T, C, P)."""
-    num_steps, num_texts = x.shape[1:3]
-    x, gates = (t.unsqueeze(2).expand(-1, -1, num_sets, -1, -1).flatten(2, 3) for t in (x, gates))
-    run = stack.run(x, None, lengths.repeat(num_sets), changes=changes, gates=gates)
-    return run.outputs[-1][0].view(num_steps, num_sets, num_texts, -1).transpose(0, 1)
-
-
-@torch.no_grad()
-def _score_any(model: LanguageModel, plan: PairPlan) -> np.ndarray:
-    """Score pairs with any language model, such as n-grams: every predicted symbol is read with its full prefix."""
-    scores = np.zeros(len(plan))
-    for begin in range(0, len(plan.target), BATCH_TEXTS):
-        batch = slice(begin, begin + BATCH_TEXTS)
-        last = plan.place[batch]
-        texts = [plan.readings[r][:p] for r, p in zip(plan.reading[batch], last, strict=True)]
-        inputs = np.full((len(texts), 1 + max(map(len, texts))), model.vocabulary.end, dtype=np.int64)
-        for row, text in zip(inputs, texts, strict=True):
-            row[1 : 1 + len(text)] = model.vocabulary.ids(text)
-        targets = inputs.copy()
-        targets[np.arange(len(texts)), last] = plan.target[batch]
-        x, y = (torch.from_numpy(array).to(model.device) for array in (inputs, targets))
-        with full_precision():
-            nll, _ = model.network.nll(x, y, model.network.initial_state(len(texts)))
-        log_p = -nll[torch.arange(len(texts)), torch.from_numpy(last)].double().cpu().numpy()
-        np.add.at(scores, plan.item[batch], plan.sign[batch] * log_p)
-    return scores
-
-
-class SentencePair(NamedTuple):
-    """An acceptable and an unacceptable sentence, as strings or words."""
-
-    good: str | Sequence[str]
-    bad: str | Sequence[str]
-
-
-class WordChoice(NamedTuple):
-    """A left context, a word that continues it, and one that does not."""
-
-    context: Sequence[str]
-    right: str
-    wrong: str
 
 
 class Accuracy(NamedTuple):
@@ -333,42 +273,6 @@ class Accuracy(NamedTuple):
             "known_interval": [100 * self.known.low, 100 * self.known.high],
             "known_pairs": self.known_pairs,
         }
-
-
-def score_sentence_pairs(model: BiLM, pairs: Iterable[SentencePair]) -> np.ndarray:
-    """Return log p(good) - log p(bad) of each pair: forward, backward, and their sum; (N, 3)."""
-    sentences = [sentence for pair in pairs for sentence in pair]
-    totals = np.array([log_p.sum(axis=1, dtype=np.float64) for log_p in model.log_probs(sentences)]).reshape(-1, 2, 2)
-    scores = totals[:, 0] - totals[:, 1]  # (N, 2)
-    return np.column_stack([scores, scores.sum(axis=1)])
-
-
-def score_choices(model: BiLM, choices: Sequence[WordChoice]) -> np.ndarray:
-    """Return log p(right | context) - log p(wrong | context) of each choice; (N,)."""
-    sentences = [[*choice.context, word] for choice in choices for word in (choice.right, choice.wrong)]
-    log_probs = model.log_probs(sentences, direction="forward")
-    last = np.array([log_p[-2] for log_p in log_probs], dtype=np.float64).reshape(-1, 2)  # [-1] is the sentence end
-    return last[:, 0] - last[:, 1]
-
-
-def score_by_frequency(model: BiLM, choices: Sequence[WordChoice]) -> np.ndarray:
-    """Return rank(wrong) - rank(right) in the vocabulary, which is sorted by descending frequency: the baseline of a
-    model that knows frequencies alone. Unknown words rank last; (N,)."""
-    assert model.vocabulary is not None
-    index, last = model.vocabulary.index, len(model.vocabulary)
-    return np.array([index.get(c.wrong, last) - index.get(c.right, last) for c in choices], dtype=np.float64)
-
-
-def find_differing_words(model: BiLM, pair: SentencePair) -> set[str]:
-    """Return the words that one sentence has more often than the other; none if only their order differs."""
-    good, bad = (Counter(model.tokens(s) if isinstance(s, str) else s) for s in pair)
-    return {*(good - bad), *(bad - good)}
-
-
-def is_known(model: BiLM, words: Iterable[str]) -> bool:
-    """Return whether the vocabulary has all of these words."""
-    assert model.vocabulary is not None
-    return all(word in model.vocabulary.index for word in words)
 
 
 def to_points(scores: np.ndarray) -> np.ndarray:

@@ -1,19 +1,6 @@
-"""Syntactic depth: how well the units of a network predict the depth in the tree after each word, and which do.
-
-    report = syntax_units(model, read_depths("en_ewt-ud-dev.conllu"))
-    report.r2, report.controls, report.units        R² of all units, R² of the controls, outliers
-
-Ridge regression from the states of all units to the depth. Nested cross-validation over sentences chooses the penalty
-and gives the result. Units whose weight is more than three standard deviations from the mean weight are the syntax
-units of Lakretz et al. 2019. Pitfalls, and how they are avoided:
-- Depth correlates with the position in the sentence and with the word. So every regression includes position and word
-  frequency, and the report shows the R² of these two alone, of the last three words, and of the same network untrained.
-- Of a thousand random weights three are beyond three deviations. So a syntax unit must be an outlier in every fold, and
-  the report states the number expected by chance.
-
-    Lakretz et al. 2019, The emergence of number and syntax units in LSTM language models;  Nelson et al. 2017,
-    Neurophysiological dynamics of phrase-structure building during sentence processing
-"""
+"""Syntax units: ridge regression of the depth in the tree on all units, with the position and the frequency of the word
+as covariates and nested cross-validation over sentences (Lakretz et al. 2019;  Nelson et al. 2017, Neurophysiological
+dynamics of phrase-structure building). A unit must be an outlier in every fold: chance gives three in a thousand."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,14 +11,13 @@ import numpy as np
 
 from relmo.analysis.core.causal import Unit, list_units
 from relmo.analysis.core.effects import predict_from_ngrams, standardize
-from relmo.analysis.core.progress import split_progress
-from relmo.analysis.core.show import Table, format_number, save_figure
+from relmo.analysis.core.published import untrained
+from relmo.analysis.core.show import Report, Table, format_number, save_figure, split_progress
 from relmo.analysis.core.trace import Trace, iter_trace, join_traces
-from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
-from relmo.settings.arguments import Progress
+from relmo.settings.fields import Progress
 from relmo.text.trees import DepthSentence
 
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # on the squared weights, per word and in units of variance
@@ -59,31 +45,21 @@ class SyntaxUnit(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SyntaxReport:
-    """Regression of the depth on units.
+class SyntaxReport(Report):
+    """Regression of the depth on units."""
 
-    measure     definition of depth
-    words       number of words
-    r2          R² of all units with position and frequency
-    controls    R² of position and frequency, of the last three words, and of the same network untrained
-    weights     of all units, scaled to variance 1; (U,)
-    units       outliers in every fold, largest first
-    expected    number of outliers of a normal distribution
-    """
-
-    measure: str
-    words: int
-    r2: Explained
-    controls: dict[str, Explained]
+    measure: str  #: definition of depth
+    words: int  #: number of words
+    r2: Explained  #: R² of all units with position and frequency
+    controls: dict[str, Explained]  #: position and frequency, the last three words, the same network untrained
     penalty: float
     all_units: list[Unit]
-    weights: np.ndarray
-    units: list[SyntaxUnit]
-    expected: float
+    weights: np.ndarray  #: of all units, scaled to variance 1; (U,)
+    units: list[SyntaxUnit]  #: outliers in every fold, largest first
+    expected: float  #: number of outliers of a normal distribution
     notes: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all figures as plain Python values."""
         return {
             "measure": self.measure,
             "words": self.words,
@@ -97,7 +73,6 @@ class SyntaxReport:
         }
 
     def table(self) -> Table:
-        """Return a table of R² by predictor."""
         r2_by_name = {f"all {len(self.all_units):,} units": self.r2} | self.controls
         rows = [[name, format_number(r2.value), format_number(r2.deviation)] for name, r2 in r2_by_name.items()]
         names = ", ".join(f"{unit} (z {z:+.1f}, r {r:+.2f})" for unit, z, r in self.units[:MAX_NAMED]) or "none"
@@ -109,9 +84,6 @@ class SyntaxReport:
             f"one by chance): {names}",
         ]
         return Table(["predictor", "R²", "deviation"], rows, "syntactic depth", notes + self.notes)
-
-    def _repr_html_(self) -> str:
-        return self.table().html()
 
     def plot(self, path: str | Path) -> None:
         """Draw the weights of all units, with outliers marked."""
@@ -126,8 +98,8 @@ class SyntaxReport:
                     axes.annotate(str(unit), point, fontsize=7, xytext=(3, 3), textcoords="offset points")
             for limit in (-OUTLIER, OUTLIER):
                 axes.axhline(limit, color="black", linewidth=0.6, linestyle=":")
-            title = f"R² {self.r2.value:.2f}: {self.measure}"
-            axes.set(xlabel="unit", ylabel="weight, standard deviations", title=title)
+            axes.set(xlabel="unit", ylabel="weight, standard deviations")
+            axes.set_title(f"R² {self.r2.value:.2f}: {self.measure}")
 
 
 def syntax_units(
@@ -145,12 +117,8 @@ def syntax_units(
     total; `control` also measures the same network untrained."""
     if not isinstance(model, BiLM) and model.settings.text.unit == "char":
         raise SettingError("syntax units need a model of words; this model reads characters")
-    sample, num_words = [], 0
-    for sentence in sentences:
-        if num_words >= words:
-            break
-        sample.append(sentence)
-        num_words += len(sentence.words)
+    words_before = np.cumsum([0, *(len(sentence.words) for sentence in sentences)])
+    sample = [sentence for sentence, count in zip(sentences, words_before, strict=False) if count < words]
     if not sample:
         raise CorpusError("no sentences with trees; give at least one")
     lowercase = not isinstance(model, BiLM) and model.settings.text.lowercase
@@ -158,7 +126,13 @@ def syntax_units(
     values = np.concatenate([sentence.values for sentence in sample])
     on_model, on_control = split_progress(progress, [1, 1 if control else 0])
     traced = trace_forward(model, texts, states or ("h",))
-    options: dict[str, Any] = {"frequency": _log_ranks(model, traced.symbols), "measure": measure, "seed": seed}
+    if model.vocabulary is None:
+        counts = dict(zip(*np.unique(traced.symbols, return_counts=True), strict=True))
+        frequency = -np.log([float(counts[word]) for word in traced.symbols])
+    else:  # the vocabulary is sorted by descending frequency
+        index, last = model.vocabulary.index, len(model.vocabulary)
+        frequency = np.log1p([float(index.get(word, last)) for word in traced.symbols])
+    options: dict[str, Any] = {"frequency": frequency, "measure": measure, "seed": seed}
     report = depth_regression(traced, values, progress=on_model, **options)
     if control:
         traced = trace_forward(untrained(model, seed), texts, states or ("h",))
@@ -178,8 +152,7 @@ def depth_regression(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> SyntaxReport:
-    """Regress `values`, one per symbol (T,), on the states of a trace whose texts are sentences. The positions of the
-    symbols and, if given, their `frequency` (T,) are covariates."""
+    """Regress `values` (T,) on the states of a trace of sentences; covariates: position, `frequency` (T,) if given."""
     if len(values) != len(traced):
         raise SettingError(f"{len(values)} depths for {len(traced)} symbols; give one for each")
     if len(traced.starts) < 2 * folds:
@@ -193,12 +166,13 @@ def depth_regression(
     covariates = standardize(np.stack(columns, axis=1), axis=0)  # (T, K)
     fold = np.repeat(np.random.default_rng(seed).permutation(len(lengths)) % folds, lengths)
     y = np.asarray(values, dtype=np.float64)
-    baseline = nested_cross_validation(covariates, y, fold, folds, None)
-    fit = nested_cross_validation(np.concatenate([x, covariates], axis=1), y, fold, folds, progress)
-    fold_z = np.stack([_standardize_weights(weights[: len(units)]) for weights in fit.by_fold])  # (folds, U)
+    baseline, *_ = nested_cross_validation(covariates, y, fold, folds, None)
+    predictors = np.concatenate([x, covariates], axis=1)
+    r2, penalty, weights, by_fold = nested_cross_validation(predictors, y, fold, folds, progress)
+    fold_z = np.stack([_standardize_weights(fold_weights[: len(units)]) for fold_weights in by_fold])  # (folds, U)
     is_outlier = (np.abs(fold_z) > OUTLIER).all(axis=0) & (np.ptp(np.sign(fold_z), axis=0) == 0)
     r = x.T @ standardize(y[:, None], axis=0)[:, 0] / len(y)  # (U,)
-    weights = fit.weights[: len(units)]
+    weights = weights[: len(units)]
     z = _standardize_weights(weights)
     outliers = [
         SyntaxUnit(units[u], float(z[u]), float(r[u])) for u in np.argsort(-np.abs(z), kind="stable") if is_outlier[u]
@@ -208,25 +182,16 @@ def depth_regression(
     errors = np.square(y - predict_from_ngrams(ids, y[:, None], 3)[:, 0])
     shares = [1 - errors[fold == k].sum() / np.square(y[fold == k] - y.mean()).sum() for k in range(folds)]
     last_words = Explained(float(np.mean(shares)), float(np.std(shares)))
-    controls = {"position and frequency of the word": baseline.r2, "the last three words": last_words}
+    controls = {"position and frequency of the word": baseline, "the last three words": last_words}
     expected = OUTLIER_SHARE * len(units)
-    return SyntaxReport(measure, len(y), fit.r2, controls, fit.penalty, units, weights, outliers, expected)
-
-
-class Fit(NamedTuple):
-    """A regression: R² on held-out words, weights fitted to all words, and weights without each fold."""
-
-    r2: Explained
-    penalty: float
-    weights: np.ndarray
-    by_fold: list[np.ndarray]
+    return SyntaxReport(measure, len(y), r2, controls, penalty, units, weights, outliers, expected)
 
 
 def nested_cross_validation(
     x: np.ndarray, y: np.ndarray, fold: np.ndarray, folds: int, progress: Progress | None
-) -> Fit:
+) -> tuple[Explained, float, np.ndarray, list[np.ndarray]]:
     """Fit ridge regression of y (T,) on columns (T, D) of variance 1; for each fold the penalty is chosen on the other
-    folds in turn. Moments are computed once per fold, and summed over several folds."""
+    folds in turn. Return R² on held-out words, the penalty, the weights, and those fitted without each fold."""
     parts = [compute_moments(x[fold == k], y[fold == k]) for k in range(folds)]
     shares, penalties, weights = [], [], []
     for k in range(folds):
@@ -245,7 +210,7 @@ def nested_cross_validation(
             progress((k + 1) / folds)
     penalty = float(np.exp(np.mean(np.log(penalties))))
     final_weights = solve_ridge(sum_moments(parts), (penalty,))[0][:-1]
-    return Fit(Explained(float(np.mean(shares)), float(np.std(shares))), penalty, final_weights, weights)
+    return Explained(float(np.mean(shares)), float(np.std(shares))), penalty, final_weights, weights
 
 
 class Moments(NamedTuple):
@@ -294,15 +259,6 @@ def sum_squared_errors(moments: Moments, weights: np.ndarray) -> float:
 def _standardize_weights(weights: np.ndarray) -> np.ndarray:
     deviation = weights.std()
     return (weights - weights.mean()) / (deviation if deviation > 0 else 1.0)
-
-
-def _log_ranks(model: LanguageModel | BiLM, words: Sequence[str]) -> np.ndarray:
-    """Return the logarithm of each word's rank in the vocabulary, which is sorted by descending frequency; (T,)."""
-    if model.vocabulary is None:
-        counts = dict(zip(*np.unique(words, return_counts=True), strict=True))
-        return -np.log([float(counts[word]) for word in words])
-    index, last = model.vocabulary.index, len(model.vocabulary)
-    return np.log1p([float(index.get(word, last)) for word in words])
 
 
 def trace_forward(model: LanguageModel | BiLM, texts: Sequence[Sequence[str]], keep: Sequence[str]) -> Trace:

@@ -1,18 +1,33 @@
-"""Report on units and features: scores, controls and verdicts as tables, JSON and a figure."""
+"""Report on units and features, and named cells: units with names in plain words and their evidence (`cells.json`)."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
-from relmo.analysis.core.causal import ALL, Ablation, Unit
+from relmo.analysis.core.causal import ALL, CHANGES, WORDS, Ablation, Unit, describe_class
 from relmo.analysis.core.effects import Delay
 from relmo.analysis.core.show import Table, format_number, make_colormap, save_figure, to_plain
+from relmo.disk.files import parse_json, read_text_file
+from relmo.errors import ModelError
+from relmo.store.folder import CELLS, write_json
 
 MIN_RATIO = 1.1  # of a unit's |r| to every control
 STRONG = 0.5  # |r| of a strong unit
 TOP_SHARE = 0.05  # of all units, by the loss without them, to call a unit causal
+CLEAR = 0.8  # |r| of a unit whose feature is visible at a glance
+MAX_CELLS = 100  # per model
+MAX_EFFECTS = 3  # classes of symbols listed with the loss without the unit
+
+# Bounds of the values in cells.json, which is untrusted.
+Text = Annotated[str, Meta(max_length=400)]
+Address = Annotated[str, Meta(pattern=r"^[a-z]\d{1,4}\.\d{1,6}b?\Z")]
+Number = Annotated[float, Meta(gt=-1e12, lt=1e12)]
+Integer = Annotated[int, Meta(gt=-(10**12), lt=10**12)]
 
 
 class Effect(NamedTuple):
@@ -24,68 +39,47 @@ class Effect(NamedTuple):
 
 @dataclass(frozen=True)
 class UnitControls:
-    """Controls of a unit.
+    """Controls of a unit."""
 
-    ngram        prediction from the last few symbols
-    probe        linear probe of all units: an upper bound, not a control
-    shift        chance: the |r| that the best of all units exceeds in one of a hundred shifted texts
-    untrained    best unit of the same network untrained, if there is one
-    """
-
-    ngram: Effect
-    probe: Effect
-    shift: float
-    untrained: Effect | None
+    ngram: Effect  # prediction from the last few symbols
+    probe: Effect  # linear probe of all units: an upper bound, not a control
+    shift: float  # chance: the |r| that the best of all units exceeds in one of a hundred shifted texts
+    untrained: Effect | None  # best unit of the same network untrained, if there is one
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of every unit with every feature, (U, F) each; nan where undefined.
+    """Scores of every unit with every feature, (U, F) each; nan where undefined."""
 
-    r          Pearson's correlation
-    rho        Spearman's correlation
-    auc        area under the ROC curve, for binary features; below a half if the unit goes down
-    f1         on the second half of the text, with the best threshold of the first, for binary features
-    partial    r, controlling for the other features and the current symbol
-    """
-
-    r: np.ndarray
-    rho: np.ndarray
-    auc: np.ndarray
-    f1: np.ndarray
-    partial: np.ndarray
+    r: np.ndarray  # Pearson's correlation
+    rho: np.ndarray  # Spearman's correlation
+    auc: np.ndarray  # area under the ROC curve, for binary features; below a half if the unit goes down
+    f1: np.ndarray  # on the second half of the text, with the best threshold of the first, for binary features
+    partial: np.ndarray  # r, controlling for the other features and the current symbol
 
 
 @dataclass(frozen=True)
 class BestUnit:
-    """Feature and the unit with the largest |r|.
-
-    mean           of the feature; for a binary one, the share of symbols where it is 1
-    second         next best unit of the same state
-    by_state       best unit of each other state, with its r
-    partial_unit   unit with the largest partial correlation; if it is another one, the best unit may owe its rank to
-                   something else
-    separation     difference of the unit's means at 1 and at 0, in standard deviations
-    similar        other features with a similar or larger |r| for this unit
-    """
+    """Feature and the unit with the largest |r|. If `partial_unit`, the one with the largest partial correlation, is
+    another one, the best unit may owe its rank to something else."""
 
     feature: str
     binary: bool
-    mean: float
+    mean: float  # of the feature; for a binary one, the share of symbols where it is 1
     unit: Unit
     r: float
     rho: float
     auc: float
     f1: float
     partial: float
-    second: tuple[Unit, float] | None
-    by_state: dict[str, tuple[Unit, float]]
+    second: tuple[Unit, float] | None  # next best unit of the same state
+    by_state: dict[str, tuple[Unit, float]]  # best unit of each other state, with its r
     partial_unit: tuple[Unit, float] | None
     threshold: float
-    separation: float
+    separation: float  # difference of the unit's means at 1 and at 0, in standard deviations
     delay: Delay
     controls: UnitControls
-    similar: dict[str, float]
+    similar: dict[str, float]  # other features with a similar or larger |r| for this unit
 
     @property
     def beaten_by(self) -> str:
@@ -122,11 +116,7 @@ class BestUnit:
         """Return all fields as JSON types."""
         numbers = ("mean", "r", "rho", "auc", "f1", "partial", "threshold", "separation")
         pairs = {"second": self.second, "partial_unit": self.partial_unit}
-        controls = {
-            name: {kind: to_plain(number) for kind, number in effect._asdict().items()}
-            for name, effect in vars(self.controls).items()
-            if isinstance(effect, Effect)
-        }
+        controls = {name: to_plain(e._asdict()) for name, e in vars(self.controls).items() if isinstance(e, Effect)}
         return {
             "feature": self.feature,
             "binary": self.binary,
@@ -134,7 +124,7 @@ class BestUnit:
             **{name: to_plain(getattr(self, name)) for name in numbers},
             **{name: None if pair is None else {"unit": str(pair[0]), "r": pair[1]} for name, pair in pairs.items()},
             "others": {state: {"unit": str(unit), "r": r} for state, (unit, r) in self.by_state.items()},
-            "delay": {name: to_plain(number) for name, number in self.delay._asdict().items()},
+            "delay": to_plain(self.delay._asdict()),
             "controls": controls | {"shift": self.controls.shift},
             "also": self.similar,
             "exists": self.exists,
@@ -165,10 +155,8 @@ class CellReport:
         return [(self.units[u], float(column[u])) for u in np.argsort(-np.abs(column), kind="stable")[:count]]
 
     def ablated(self, unit: Unit) -> tuple[Ablation, Unit] | None:
-        """Return the ablation of a unit, if there is one, and the unit's name in it.
-
-        Setting an LSTM's c to zero equals setting h to zero unless h is projected, so only h is then ablated.
-        """
+        """Return the ablation of a unit, if there is one, and the unit's name in it. Setting an LSTM's c to zero equals
+        setting h to zero unless h is projected, so only h is then ablated."""
         for name in (unit, unit._replace(state="h")):
             for ablation in self.ablations:
                 if name in ablation.units:
@@ -189,44 +177,27 @@ class CellReport:
         indices = [self.units.index(unit) for unit in dict.fromkeys(best.unit for best in self.best_units)]
         rows = [[str(self.units[u]), *(format_number(r, 2, signed=True) for r in self.scores.r[u])] for u in indices]
         matrix = Table(["unit", *self.features], rows, "r of these units with all features")
-        return [self._make_main_table(), matrix, *([self._make_ablation_table()] if self.ablations else [])]
-
-    def _make_main_table(self) -> Table:
         states = sorted({state for best in self.best_units for state in best.by_state})
         rows = []
         for best in self.best_units:
             auc = max(best.auc, 1 - best.auc) if best.binary else None
             delay = "/".join(format_number(lag, 0) or "never" for lag in best.delay[:2]) if best.binary else ""
-            by_state = [best.by_state.get(state) for state in states]
-            untrained = best.controls.untrained
-            rows.append(
-                [
-                    best.feature,
-                    str(best.unit),
-                    format_number(best.r, signed=True),
-                    format_number(best.rho, signed=True),
-                    format_number(auc),
-                    format_number(best.f1),
-                    format_number(best.partial, signed=True),
-                    delay,
-                    *("" if pair is None else f"{pair[0]} {pair[1]:+.3f}" for pair in by_state),
-                    format_number(None if untrained is None else untrained.r),
-                    format_number(best.controls.ngram.r),
-                    format_number(best.controls.shift),
-                    format_number(best.controls.probe.r),
-                    best.verdict + ("; causal" if self.causal(best) else ""),
-                ]
-            )
+            r, rho, partial = (format_number(x, signed=True) for x in (best.r, best.rho, best.partial))
+            row = [best.feature, str(best.unit), r, rho, format_number(auc), format_number(best.f1), partial, delay]
+            pairs = [best.by_state.get(state) for state in states]
+            row += ["" if pair is None else f"{pair[0]} {pair[1]:+.3f}" for pair in pairs]
+            controls, untrained = best.controls, best.controls.untrained
+            row.append(format_number(None if untrained is None else untrained.r))
+            row += [format_number(x) for x in (controls.ngram.r, controls.shift, controls.probe.r)]
+            rows.append([*row, best.verdict + ("; causal" if self.causal(best) else "")])
         columns = ["feature", "unit", "r", "rho", "AUC", "F1", "partial r", "delay", *(f"best {s}" for s in states)]
         columns += ["untrained", f"{self.order}-gram", "chance", "probe", "verdict"]
         title = f"best unit for each feature, of {len(self.units):,} units over {self.symbols:,} symbols"
-        note = (
-            "controls and probe: |r|; partial r: controlling for the other features and the current symbol; "
-            "delay: symbols until the unit follows, on/off"
-        )
-        return Table(columns, rows, title, [note, *self.notes])
-
-    def _make_ablation_table(self) -> Table:
+        note = "controls and probe: |r|; partial r: controlling for the other features and the current symbol; "
+        note += "delay: symbols until the unit follows, on/off"
+        main = Table(columns, rows, title, [note, *self.notes])
+        if not self.ablations:
+            return [main, matrix]
         rows = []
         for best in self.best_units:
             if (result := self.ablated(best.unit)) is None:
@@ -236,21 +207,15 @@ class CellReport:
                 if name not in ablation.classes:
                     continue
                 c = ablation.classes.index(name)
-                rows.append(
-                    [
-                        f"{best.feature}: {best.unit}",
-                        name,
-                        f"{ablation.counts[c]:,}",
-                        format_number(float(ablation.base[c])),
-                        format_number(ablation.delta(unit, name), signed=True),
-                        f"{ablation.rank(unit, name)} of {len(ablation.units)}",
-                        format_number(float(np.median(ablation.deltas[:, c])), signed=True),
-                        str(ablation.units[int(ablation.deltas[:, c].argmax())]),
-                    ]
-                )
+                column = ablation.deltas[:, c]
+                delta, median = (format_number(x, signed=True) for x in (ablation.delta(unit, name), np.median(column)))
+                row = [f"{best.feature}: {best.unit}", name, f"{ablation.counts[c]:,}"]
+                row += [format_number(float(ablation.base[c])), delta]
+                row += [f"{ablation.rank(unit, name)} of {len(ablation.units)}", median]
+                rows.append([*row, str(ablation.units[int(column.argmax())])])
         change = {"zero": "set to zero", "mean": "set to its mean", "hold": "held on"}[self.ablations[0].how]
         columns = ["unit", "symbols", "count", "bits", "more bits", "rank", "median unit", "first"]
-        return Table(columns, rows, f"loss with the unit {change}")
+        return [main, matrix, Table(columns, rows, f"loss with the unit {change}")]
 
     def _repr_html_(self) -> str:
         return "".join(table.html() for table in self.tables())
@@ -280,21 +245,127 @@ class CellReport:
             matrix_axes.set_yticks(range(len(units)), [str(unit) for unit in units], fontsize=7)
             matrix_axes.set_title("r of units and features")
             figure.colorbar(image, ax=matrix_axes)
-            self._draw_controls(control_axes)
+            controls = [best.controls for best in self.best_units]
+            bars = [("best unit", "#e67e22", [abs(best.r) for best in self.best_units])]
+            bars.append((f"{self.order}-gram", "#56a0e6", [control.ngram.r for control in controls]))
+            untrained = [control.untrained.r for control in controls if control.untrained is not None]
+            if len(untrained) == len(controls):
+                bars.append(("untrained", "#9aa0a6", untrained))
+            bars.append(("chance", "#d0d3d6", [control.shift for control in controls]))
+            bars.append(("probe of all units", "#2c3e50", [control.probe.r for control in controls]))
+            positions, width = np.arange(len(self.features)), 0.8 / len(bars)
+            for i, (name, colour, values) in enumerate(bars):
+                control_axes.barh(positions + i * width, values, height=width, label=name, color=colour)
+            control_axes.set_yticks(positions + 0.4 - width / 2, self.features)
+            control_axes.invert_yaxis()
+            control_axes.set(xlim=(0, 1), xlabel="|r|")
+            control_axes.legend(fontsize=8)
 
-    def _draw_controls(self, axes: Any) -> None:
-        controls = [best.controls for best in self.best_units]
-        bars = [("best unit", "#e67e22", [abs(best.r) for best in self.best_units])]
-        bars.append((f"{self.order}-gram", "#56a0e6", [control.ngram.r for control in controls]))
-        untrained = [control.untrained.r for control in controls if control.untrained is not None]
-        if len(untrained) == len(controls):
-            bars.append(("untrained", "#9aa0a6", untrained))
-        bars.append(("chance", "#d0d3d6", [control.shift for control in controls]))
-        bars.append(("probe of all units", "#2c3e50", [control.probe.r for control in controls]))
-        positions, width = np.arange(len(self.features)), 0.8 / len(bars)
-        for i, (name, colour, values) in enumerate(bars):
-            axes.barh(positions + i * width, values, height=width, label=name, color=colour)
-        axes.set_yticks(positions + 0.4 - width / 2, self.features)
-        axes.invert_yaxis()
-        axes.set(xlim=(0, 1), xlabel="|r|")
-        axes.legend(fontsize=8)
+
+@dataclass(frozen=True)
+class Broken:
+    """Effect of ablating the unit: the class of symbols, the increase in bits per symbol, and the unit's rank."""
+
+    what: Text
+    bits: Number
+    rank: Integer
+    of: Integer
+
+
+@dataclass(frozen=True)
+class NamedCell:
+    """Unit with its name and evidence."""
+
+    name: Text
+    unit: Address  # address, such as c1.190; with a final b for the backward direction
+    feature: Text
+    binary: bool
+    r: Number
+    auc: Number | None  # for a binary feature, else None; auc is at least a half, whatever the sign of r
+    f1: Number | None
+    threshold: Number | None  # for a binary feature, between on and off
+    untrained: Number | None  # |r| of the controls;  probe    of all units together, the upper bound
+    ngram: Number
+    chance: Number
+    probe: Number
+    symbols: Integer
+    verdict: Text
+    also: Annotated[list[Text], Meta(max_length=MAX_CELLS)]  # other features with a similar |r|
+    broken: Annotated[list[Broken], Meta(max_length=MAX_CELLS)]
+    command: Text
+
+    @property
+    def strength(self) -> str:
+        """Strength of the evidence: clear, fair or weak."""
+        return "clear" if abs(self.r) >= CLEAR else "fair" if abs(self.r) >= STRONG else "weak"
+
+
+def name_cells(report: CellReport, command: str) -> list[NamedCell]:
+    """Name the units of a report that exceed their controls, in the order of the features."""
+
+    def round_finite(number: float) -> float | None:
+        return round(float(number), 4) if math.isfinite(number) else None
+
+    cells: dict[Unit, NamedCell] = {}
+    for best in sorted((best for best in report.best_units if best.exists), key=lambda best: -abs(best.r)):
+        controls, unit = best.controls, best.unit
+        if unit in cells:  # a unit is named after the feature with the largest |r|
+            continue
+        broken: list[Broken] = []  # the classes with the largest effects of ablating the unit, by its rank
+        if (result := report.ablated(unit)) is not None:
+            ablation, ablated = result
+            deltas = {name: ablation.delta(ablated, name) for name in ablation.classes if name != ALL}
+            effects = sorted(
+                (ablation.rank(ablated, name), -delta, name) for name, delta in deltas.items() if 0 < delta < math.inf
+            )
+            own_feature = [effect for effect in effects if effect[2].startswith(f"{best.feature} ")]
+            # Changes of other features are left out.
+            kinds = [effect for effect in effects if effect[2].rpartition(" ")[2] not in CHANGES]
+            broken = [
+                Broken(describe_class(name), round(-negative, 4), rank, len(ablation.units))
+                for rank, negative, name in [*own_feature, *kinds][:MAX_EFFECTS]
+            ]
+        cells[unit] = NamedCell(
+            name=WORDS[best.feature].cell if best.feature in WORDS else f"the cell for “{best.feature}”",
+            unit=f"{unit.state}{unit.layer}.{unit.number}{'b' if unit.direction == 'backward' else ''}",
+            feature=best.feature,
+            binary=best.binary,
+            r=round(best.r, 4),
+            auc=round_finite(max(best.auc, 1 - best.auc)) if best.binary else None,
+            f1=round_finite(best.f1) if best.binary else None,
+            threshold=round_finite(best.threshold),
+            untrained=None if controls.untrained is None else round_finite(controls.untrained.r),
+            ngram=round(controls.ngram.r, 4),
+            chance=round(controls.shift, 4),
+            probe=round(controls.probe.r, 4),
+            symbols=report.symbols,
+            verdict=best.verdict,
+            also=list(best.similar),
+            broken=broken,
+            command=command,
+        )
+    order = [best.feature for best in report.best_units]
+    return sorted(cells.values(), key=lambda cell: order.index(cell.feature))
+
+
+def write_cells(folder: str | Path, cells: list[NamedCell]) -> Path:
+    """Write the named cells of a model into its folder, replacing existing ones; return the path."""
+    path = Path(folder) / CELLS
+    write_json(path, {"cells": [to_plain(asdict(cell)) for cell in cells]})
+    return path
+
+
+def read_cells(folder: str | Path) -> list[NamedCell]:
+    """Read the named cells of a model; empty if there are none."""
+    path = Path(folder) / CELLS
+    if not path.exists():
+        return []
+    try:
+        content = parse_json(read_text_file(path))
+        entries = content.get("cells") if isinstance(content, dict) else None
+        cells = msgspec.convert(entries, Annotated[list[NamedCell], Meta(max_length=MAX_CELLS)])
+        if [asdict(cell) for cell in cells] != entries:
+            raise ValueError("a cell has unknown fields")
+        return cells
+    except ValueError as error:
+        raise ModelError(f"{path}: {error}; create it again with relmo analyse cells … --name-cells.") from None

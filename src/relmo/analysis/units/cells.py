@@ -1,57 +1,25 @@
-"""Search for interpretable units: every unit is scored against features of a text, with controls and ablation.
-
-    report = find_cells(model, document, tracks(document, ["depth", "column"]), ablate="zero")
-    report.best("depth").unit, report.best("depth").verdict
-    score_cells(traced, tracks, ids)                     # for any trace, such as that of torch's nn.LSTM
-
-Of hundreds of units one always correlates with a feature, and nearly all do so significantly. A score means little by
-itself, so every score has controls:
-
-    untrained     the best unit of the same network before training
-    n-gram        a prediction from the last few symbols
-    chance        the best unit over shifted texts
-    partial r     correlation controlling for the other features and the current symbol
-
-A linear probe of all units is an upper bound. If no unit is clearly better than its controls, the report says that
-there is no such cell. Whether the model uses a unit is another question, which ablation answers.
-
-    Karpathy et al. 2015, Visualizing and understanding recurrent networks (cells found by eye);  Lakretz et al. 2019
-"""
+"""Search for interpretable units: every unit is scored against features of a text, with controls, as of hundreds of
+units one always correlates with a feature, and with ablation, which tells whether the model uses the unit (Karpathy et
+al. 2015, Visualizing and understanding recurrent networks;  Lakretz et al. 2019)."""
 
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
+from relmo.analysis.core import effects
 from relmo.analysis.core.causal import How, Unit, ablate_units, compute_hold_values, list_units, stack_unit_rows
-from relmo.analysis.core.effects import (
-    NUM_SHIFTS,
-    Delay,
-    PartialCorrelation,
-    SymbolGroups,
-    compute_auc,
-    correlate_shifted,
-    held_out_f1,
-    is_on,
-    measure_delay,
-    pearson,
-    predict_from_ngrams,
-    predict_from_units,
-    rank_values,
-    standardize,
-)
 from relmo.analysis.core.features import Document
-from relmo.analysis.core.progress import split_progress
+from relmo.analysis.core.published import untrained
+from relmo.analysis.core.show import split_progress
 from relmo.analysis.core.stack import build_stack
 from relmo.analysis.core.trace import Trace, get_network, trace
-from relmo.analysis.core.untrained import untrained
 from relmo.analysis.units.cell_report import BestUnit, CellReport, Effect, Scores, UnitControls
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
-from relmo.settings.arguments import Progress
+from relmo.settings.fields import Progress
 
 ORDER = 3  # symbols that the n-gram control reads
 BLOCK_UNITS = 64  # units scored together
@@ -80,12 +48,11 @@ def find_cells(
     among             number of units among which the best ones are ranked, drawn at random; default 512, or 32
     control           also score the same network untrained
     order             number of symbols that the n-gram control reads
-    seed              of the untrained network and of all draws
     """
     _check_tracks(len(document), tracks)
     on_trace, on_untrained, on_score, on_ablation = split_progress(progress, [3, 3, 4, 20 if ablate else 0])
     stack = build_stack(get_network(model))
-    states = stack.layers[0].states[::-1]
+    states = stack.layers[0].cell.states[::-1]
     traced = trace(model, document.texts, keep=states, progress=on_trace)
     ids = np.unique(np.array(document.symbols), return_inverse=True)[1]
     untrained_trace = None
@@ -111,10 +78,9 @@ def find_cells(
         pool = [unit for unit in report.units if (unit.state, unit.direction) == kind and unit not in units]
         draws = np.random.default_rng(seed).permutation(len(pool))[: max(0, (among or num_units) - len(units))]
         units += [pool[i] for i in sorted(draws)]
-        options: dict[str, Any] = {"how": ablate, "progress": callback}
-        options["values"] = compute_hold_values(traced, units, ablate, [signs[unit] for unit in units])
+        values = compute_hold_values(traced, units, ablate, [signs[unit] for unit in units])
         head_tracks = {name: track[: len(head)] for name, track in tracks.items()}
-        ablations.append(ablate_units(model, head, head_tracks, units, **options))
+        ablations.append(ablate_units(model, head, head_tracks, units, how=ablate, values=values, progress=callback))
     return replace(report, ablations=ablations)
 
 
@@ -127,9 +93,8 @@ def _check_tracks(symbols: int, tracks: Mapping[str, np.ndarray]) -> None:
         if not np.isfinite(track).all():
             raise SettingError(f"Feature {name!r} has values that are not finite.")
         if np.ptp(track) == 0:
-            raise SettingError(
-                f"Feature {name!r} is {track[0]:g} at all {symbols:,} symbols; use a text where it varies."
-            )
+            value = f"{track[0]:g} at all {symbols:,} symbols"
+            raise SettingError(f"Feature {name!r} is {value}; use a text where it varies.")
 
 
 def score_cells(
@@ -142,22 +107,24 @@ def score_cells(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> CellReport:
-    """Score every unit of a trace, its c and h, against features.
-
-    ids      ids of the symbols (T,) for the n-gram control; by default equal names are the same symbol
-    fresh    trace of the same network untrained, over the same symbols
-    """
+    """Score every unit of a trace, its c and h, against features. `ids` (T,) are those of the symbols for the n-gram
+    control, by default one for each name; `fresh` is the trace of the same network untrained, over the same symbols."""
     _check_tracks(len(traced), tracks)
     states = [state for state in reversed(traced.carried) if state in traced.states]
     units = list_units(traced, states)
     ids = np.unique(np.array(traced.symbols), return_inverse=True)[1] if ids is None else ids
     rows = stack_unit_rows(traced, states)
-    scorer = Scorer(tracks, SymbolGroups(ids), seed)
+    scorer = Scorer(tracks, ids, seed)
     scores = scorer.score(rows, split_progress(progress, [8, 2])[0])
-    untrained_effects = None if fresh is None else scorer.score_best(stack_unit_rows(fresh, states))
-    ngrams = scorer.score_predictions(predict_from_ngrams(ids, scorer.features, order))
+    untrained_effects = None
+    if fresh is not None:
+        fresh_rows = stack_unit_rows(fresh, states)
+        blocks = (fresh_rows[begin : begin + BLOCK_UNITS] for begin in range(0, len(fresh_rows), BLOCK_UNITS))
+        r = np.concatenate([effects.pearson(effects.standardize(block, 1), scorer.standard) for block in blocks])
+        untrained_effects = scorer.score_predictions(fresh_rows[np.abs(r).argmax(axis=0)].T)
+    ngrams = scorer.score_predictions(effects.predict_from_ngrams(ids, scorer.features, order))
     probe_rows = rows if len(rows) <= MAX_PROBE_UNITS else rows[[unit.state == "h" for unit in units]]
-    probes = scorer.score_predictions(predict_from_units(standardize(probe_rows, 1), scorer.features))
+    probes = scorer.score_predictions(effects.predict_from_units(effects.standardize(probe_rows, 1), scorer.features))
     chance = np.quantile(scorer.null, 0.99, axis=0)
     best_units = []
     for j in range(len(tracks)):
@@ -173,17 +140,18 @@ def score_cells(
 class Scorer:
     """Scores of rows, such as units, against features."""
 
-    def __init__(self, tracks: Mapping[str, np.ndarray], groups: SymbolGroups, seed: int):
+    def __init__(self, tracks: Mapping[str, np.ndarray], ids: np.ndarray, seed: int):
         self.names = list(tracks)
         self.features = np.stack([np.asarray(track, dtype=np.float32) for track in tracks.values()], axis=1)  # (T, F)
         self.binary = np.array([set(np.unique(column)) == {0.0, 1.0} for column in self.features.T])
-        self.standard = standardize(self.features, 0)  # (T, F)
-        self.ranks = standardize(np.stack([rank_values(column).ranks for column in self.features.T], axis=1), 0)
-        self.partial = PartialCorrelation(self.standard, groups)
+        self.standard = effects.standardize(self.features, 0)  # (T, F)
+        ranks = [effects.rank_values(column).ranks for column in self.features.T]
+        self.ranks = effects.standardize(np.stack(ranks, axis=1), 0)
+        self.partial = effects.PartialCorrelation(self.standard, ids)
         num_symbols = len(self.features)
         low, high = max(1, num_symbols // 20), max(2, num_symbols - num_symbols // 20)
-        self.shifts = np.random.default_rng(seed).integers(low, high, size=NUM_SHIFTS)
-        self.null = np.zeros((NUM_SHIFTS, len(self.names)))
+        self.shifts = np.random.default_rng(seed).integers(low, high, size=effects.NUM_SHIFTS)
+        self.null = np.zeros((effects.NUM_SHIFTS, len(self.names)))
 
     def score(self, rows: np.ndarray, progress: Progress) -> Scores:
         """Return all scores of rows (U, T); chance correlations are accumulated in `null`."""
@@ -192,37 +160,36 @@ class Scorer:
         truths = self.features[:, self.binary].astype(bool)
         for begin in range(0, count, BLOCK_UNITS):
             block = slice(begin, min(begin + BLOCK_UNITS, count))
-            standard = standardize(rows[block], 1)
-            r[block] = pearson(standard, self.standard)
+            standard = effects.standardize(rows[block], 1)
+            r[block] = effects.pearson(standard, self.standard)
             partial[block] = self.partial.compute(standard)
-            self.null = np.maximum(self.null, correlate_shifted(standard, self.standard, self.shifts))
-            rankings = [rank_values(row) for row in rows[block]]
+            for start in range(0, len(self.shifts), 10):  # chance: the largest |r| with rotated features
+                shifts = self.shifts[start : start + 10]
+                rotated = np.concatenate([np.roll(self.standard, shift, axis=0) for shift in shifts], axis=1)
+                largest = np.abs(effects.pearson(standard, rotated)).max(axis=0).reshape(len(shifts), -1)
+                null = self.null[start : start + len(shifts)]
+                np.maximum(null, largest, out=null)
+            rankings = [effects.rank_values(row) for row in rows[block]]
             ranks = np.stack([ranking.ranks for ranking in rankings])
-            rho[block] = pearson(standardize(ranks, 1), self.ranks)
-            auc[block, self.binary] = compute_auc(ranks, self.features[:, self.binary])
+            rho[block] = effects.pearson(effects.standardize(ranks, 1), self.ranks)
+            auc[block, self.binary] = effects.compute_auc(ranks, self.features[:, self.binary])
             for u, ranking in enumerate(rankings, start=begin):
                 for j, truth in zip(np.flatnonzero(self.binary), truths.T, strict=True):
-                    f1[u, j] = held_out_f1(rows[u], ranking.order, truth, high=bool(r[u, j] >= 0))[1]
+                    f1[u, j] = effects.held_out_f1(rows[u], ranking.order, truth, high=bool(r[u, j] >= 0))[1]
             progress(block.stop / count)
         return Scores(r, rho, auc, f1, partial)
 
-    def score_best(self, rows: np.ndarray) -> list[Effect]:
-        """Return the effect of the best of the rows (U, T) for each feature."""
-        blocks = (rows[begin : begin + BLOCK_UNITS] for begin in range(0, len(rows), BLOCK_UNITS))
-        r = np.concatenate([pearson(standardize(block, 1), self.standard) for block in blocks])  # (U, F)
-        return self.score_predictions(rows[np.abs(r).argmax(axis=0)].T)
-
     def score_predictions(self, predictions: np.ndarray) -> list[Effect]:
         """Return the effect of each column of predictions (T, F) for its feature."""
-        r = (standardize(predictions, 0) * self.standard).mean(axis=0, dtype=np.float64)
-        effects = []
+        r = (effects.standardize(predictions, 0) * self.standard).mean(axis=0, dtype=np.float64)
+        scores = []
         for j, column in enumerate(predictions.T):
             area = np.nan
             if self.binary[j]:
-                area = float(compute_auc(rank_values(column).ranks[None], self.features[:, [j]])[0, 0])
+                area = float(effects.compute_auc(effects.rank_values(column).ranks[None], self.features[:, [j]])[0, 0])
                 area = max(area, 1 - area)
-            effects.append(Effect(abs(float(r[j])), area))
-        return effects
+            scores.append(Effect(abs(float(r[j])), area))
+        return scores
 
 
 def _describe_best(
@@ -239,12 +206,12 @@ def _describe_best(
     partial = scores.partial[:, j]
     best_partial = None if np.isnan(partial).all() else int(np.nanargmax(np.abs(partial)))
     values, truth, high = rows[best], scorer.features[:, j] > 0, bool(column[best] >= 0)
-    threshold, separation, delay = np.nan, np.nan, Delay(np.nan, np.nan, np.nan)
+    threshold, separation, delay = np.nan, np.nan, effects.Delay(np.nan, np.nan, np.nan)
     if scorer.binary[j]:
-        threshold, _ = held_out_f1(values, rank_values(values).order, truth, high=high)
+        threshold, _ = effects.held_out_f1(values, effects.rank_values(values).order, truth, high=high)
         separation = float((values[truth].mean() - values[~truth].mean()) / (values.std() or 1))
         if threshold == threshold:
-            delay = measure_delay(is_on(values, threshold, high=high), truth)
+            delay = effects.measure_delay(values >= threshold if high else values <= threshold, truth)
     similar = {
         name: float(r)
         for name, r in zip(scorer.names, scores.r[best], strict=True)

@@ -1,19 +1,9 @@
-"""Comparison of models on the same text: a network and an n-gram model, two networks, the checkpoints of a run.
-
-    compare_losses_of({"lstm": lstm, "20-gram": ngram}, symbols)      # bits by class of symbol
-    samples({"lstm": lstm, "20-gram": ngram}, prompt="", seed=1)      # texts from the same seed, in random order
-    copied(ids, training, lengths=(10, 20, 40))                       # share of a text that is copied from another
-    emergence({"epoch 1": a, "epoch 2": b}, document, track)          # when a cell appeared
-
-Differences have 95% intervals over blocks of the text, as neighbouring symbols are not independent.
-
-    Karpathy et al. 2015, Visualizing and understanding recurrent networks (LSTMs against n-grams of up to 20 symbols;
-    closing brackets by their distance)
-"""
+"""Comparison of models on the same text: a network and an n-gram model, two networks, the checkpoints of a run
+(Karpathy et al. 2015, Visualizing and understanding recurrent networks)."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +13,15 @@ import torch
 from relmo.analysis.core.causal import Unit, classify_symbols, list_units
 from relmo.analysis.core.effects import Interval, Z, pearson, standardize
 from relmo.analysis.core.features import Document
-from relmo.analysis.core.show import ColouredText, Table, format_number, save_figure
+from relmo.analysis.core.show import ColouredText, Report, Table, format_number, save_figure
 from relmo.analysis.core.stack import build_stack
 from relmo.analysis.core.trace import get_network, trace
 from relmo.errors import CorpusError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
 from relmo.models.lm import LanguageModel
-from relmo.settings.arguments import Progress
+from relmo.networks.ngram import NGramLM, estimate_discounts
+from relmo.settings.fields import Progress
 
 WINDOW = 2048  # symbols scored at a time
 BLOCK = 200  # neighbouring symbols that count as one draw
@@ -41,10 +32,12 @@ PAIRS = {")": "(", "]": "[", "}": "{"}
 DISTANCES = (1, 5, 10, 20, 50, 100, 200)
 RANKS = (10, 100, 1_000, 10_000)
 ALL = "all"
+ONCE_UP_TO = 6  # highest order at which n-grams with one occurrence are kept
+MAX_SYMBOLS = 50_000_000  # of an n-gram model; sorting takes about forty bytes per symbol
 
 
 @dataclass(frozen=True)
-class Losses:
+class Losses(Report):
     """Losses of the symbols of a text under each model, in bits (M, T); `classes` of symbols are (T,) of bool each."""
 
     models: list[str]
@@ -57,9 +50,19 @@ class Losses:
         return float(self.bits[self.models.index(model), self.classes[name]].mean())
 
     def difference(self, first: str, second: str, name: str = ALL) -> Interval:
-        """Return the mean loss of the first model minus that of the second over a class, in bits."""
+        """Return the mean difference in bits over a class, first minus second, with its 95% interval over blocks."""
         a, b = (self.models.index(model) for model in (first, second))
-        return block_interval(self.bits[a] - self.bits[b], self.classes[name])
+        mask = self.classes[name]
+        block = np.flatnonzero(mask) // BLOCK
+        sums = np.bincount(block, weights=(self.bits[a] - self.bits[b])[mask])
+        counts = np.bincount(block)
+        mean = float(sums.sum() / counts.sum())
+        num_blocks = int(np.count_nonzero(counts))
+        if num_blocks < 2:
+            return Interval(mean, -math.inf, math.inf)
+        variance = float(np.square(sums - mean * counts).sum()) * num_blocks / (num_blocks - 1)
+        error = math.sqrt(variance) / float(counts.sum())
+        return Interval(mean, mean - Z * error, mean + Z * error)
 
     def coloured(self, first: str, second: str) -> ColouredText:
         """Return the text, orange where the first model is better, blue where the second is."""
@@ -69,17 +72,14 @@ class Losses:
         return ColouredText(self.symbols, self.bits[b] - self.bits[a], title, space)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything but the symbols as JSON types."""
         rows: list[dict[str, Any]] = []
         for name, mask in self.classes.items():
-            row: dict[str, Any] = {"class": name, "symbols": int(mask.sum())}
-            row["bits"] = {model: self.mean(model, name) for model in self.models}
-            row["difference"] = {model: list(self.difference(self.models[0], model, name)) for model in self.models[1:]}
-            rows.append(row)
+            bits = {model: self.mean(model, name) for model in self.models}
+            differences = {model: list(self.difference(self.models[0], model, name)) for model in self.models[1:]}
+            rows.append({"class": name, "symbols": int(mask.sum()), "bits": bits, "difference": differences})
         return {"models": self.models, "classes": rows}
 
     def table(self) -> Table:
-        """Return a table with one row per class: the models' bits, and the differences of the first from the others."""
         reference, *baselines = self.models
         columns = ["symbols", "count", *self.models, *(f"{reference} - {model} (95%)" for model in baselines)]
         rows = []
@@ -90,9 +90,6 @@ class Losses:
                 row.append(f"{d.value:+.3f} ({d.low:+.3f} to {d.high:+.3f})")
             rows.append(row)
         return Table(columns, rows, "bits per symbol", [f"intervals over blocks of {BLOCK} symbols"])
-
-    def _repr_html_(self) -> str:
-        return self.table().html()
 
     def plot(self, path: str | Path) -> None:
         """Plot a group of bars for each class."""
@@ -120,15 +117,28 @@ def compare_losses_of(
         if progress is not None:
             progress((i + 1) / len(models))
     classes = {ALL: np.ones(len(symbols), dtype=bool)} | classify_symbols(symbols)
-    distances = bracket_distances(symbols)
+    distances = np.zeros(len(symbols), dtype=np.int64)  # of each closing bracket to its opening one
+    open_brackets: list[tuple[str, int]] = []
+    for i, symbol in enumerate(symbols):
+        if symbol in PAIRS.values():
+            open_brackets.append((symbol, i))
+        elif symbol in PAIRS:
+            while open_brackets and open_brackets[-1][0] != PAIRS[symbol]:
+                open_brackets.pop()  # never closed
+            if open_brackets:
+                distances[i] = i - open_brackets.pop()[1]
     for low, high in zip(DISTANCES, [*DISTANCES[1:], None], strict=True):
-        if high is None:
-            classes[f"bracket closes after {low} or more"] = distances >= low
-        else:
-            classes[f"bracket closes after {low} to {high - 1}"] = (distances >= low) & (distances < high)
+        bound = "or more" if high is None else f"to {high - 1}"
+        classes[f"bracket closes after {low} {bound}"] = (distances >= low) & (distances < (high or math.inf))
     reference = next(iter(models.values()))
     if reference.settings.text.unit == "word":
-        classes |= rank_classes(reference.vocabulary.ids(symbols), reference.vocabulary.unknown)
+        ids = reference.vocabulary.ids(symbols)  # the vocabulary is sorted by frequency
+        is_known, begin = ids != reference.vocabulary.unknown, 0
+        classes["unknown word"] = ~is_known
+        for end in RANKS:
+            classes[f"word of rank {begin + 1} to {end}"] = (ids >= begin) & (ids < end) & is_known
+            begin = end
+        classes[f"word of rank {begin + 1} or more"] = (ids >= begin) & is_known
     classes = {name: mask for name, mask in classes.items() if np.count_nonzero(mask) >= MIN_SYMBOLS or name == ALL}
     return Losses(list(models), list(symbols), np.stack(bits), classes)
 
@@ -156,44 +166,6 @@ def symbol_losses(model: LanguageModel, symbols: Sequence[str]) -> np.ndarray:
     return np.concatenate(losses)
 
 
-def bracket_distances(symbols: Sequence[str]) -> np.ndarray:
-    """Return the distance of each closing bracket to its opening one; 0 at every other symbol; (T,)."""
-    distances = np.zeros(len(symbols), dtype=np.int64)
-    open_brackets: list[tuple[str, int]] = []
-    for i, symbol in enumerate(symbols):
-        if symbol in PAIRS.values():
-            open_brackets.append((symbol, i))
-        elif symbol in PAIRS:
-            while open_brackets and open_brackets[-1][0] != PAIRS[symbol]:
-                open_brackets.pop()  # never closed
-            if open_brackets:
-                distances[i] = i - open_brackets.pop()[1]
-    return distances
-
-
-def rank_classes(ids: np.ndarray, unknown: int) -> dict[str, np.ndarray]:
-    """Classify words by their rank in the vocabulary, which is sorted by frequency; (T,) of bool each."""
-    classes, low = {"unknown word": ids == unknown}, 0
-    for high in RANKS:
-        classes[f"word of rank {low + 1} to {high}"] = (ids >= low) & (ids < high) & (ids != unknown)
-        low = high
-    return classes | {f"word of rank {low + 1} or more": (ids >= low) & (ids != unknown)}
-
-
-def block_interval(values: np.ndarray, mask: np.ndarray) -> Interval:
-    """Return the mean of values (T,) in a mask with its 95% interval over blocks of the text."""
-    group = np.flatnonzero(mask) // BLOCK
-    sums = np.bincount(group, weights=values[mask])
-    counts = np.bincount(group)
-    mean = float(sums.sum() / counts.sum())
-    num_blocks = int(np.count_nonzero(counts))
-    if num_blocks < 2:
-        return Interval(mean, -math.inf, math.inf)
-    variance = float(np.square(sums - mean * counts).sum()) * num_blocks / (num_blocks - 1)
-    error = math.sqrt(variance) / float(counts.sum())
-    return Interval(mean, mean - Z * error, mean + Z * error)
-
-
 @dataclass(frozen=True)
 class Sample:
     """Text generated by a model, and the model's name."""
@@ -205,20 +177,15 @@ class Sample:
 def samples(
     models: Mapping[str, LanguageModel], *, prompt: str = "", limit: int = 300, seed: int = 0, **sampling: Any
 ) -> list[Sample]:
-    """Generate a text with each model from the same seed and prompt, in a random order, for blind comparison.
-
-    `sampling`: temperature, top_k, top_p.
-    """
+    """Generate a text with each model from the same seed, in a random order, for blind comparison."""
     check_comparable(models)
     texts = [Sample(name, model.generate(prompt, limit=limit, seed=seed, **sampling)) for name, model in models.items()]
     return [texts[i] for i in np.random.default_rng(seed).permutation(len(texts))]
 
 
 def copied(sample: np.ndarray, training: np.ndarray, lengths: Sequence[int]) -> dict[int, float]:
-    """Return the share of a text's windows of each length that occur in the training text; nan if it is shorter.
-
-    Both are ids, (S,) and (T,); the training text can be memory-mapped.
-    """
+    """Return the share of a text's windows of each length that occur in the training text; nan if it is shorter. Both
+    are ids, (S,) and (T,); the training text can be memory-mapped."""
     shares = {}
     for length in lengths:
         if length < 1:
@@ -231,10 +198,7 @@ def copied(sample: np.ndarray, training: np.ndarray, lengths: Sequence[int]) -> 
 def find_copies(
     texts: Sequence[np.ndarray], training: np.ndarray, length: int, progress: Progress | None = None
 ) -> list[np.ndarray]:
-    """Return whether each window of this length of each text occurs in the training text; (S - length + 1,) each.
-
-    The training text is read in chunks.
-    """
+    """Return whether each window of this length of each text occurs in the training text; (S - length + 1,) each."""
     hashes = [_hash_windows(ids, length) if len(ids) >= length else np.zeros(0, np.uint64) for ids in texts]
     queries = np.unique(np.concatenate(hashes))
     is_present = np.zeros(len(queries), dtype=bool)
@@ -266,37 +230,28 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Emergence:
-    """Correlations of units with a feature in several models of one shape, such as checkpoints of a run.
-
-    r       (M, U); all models have the same units
-    unit    unit of interest, by default the best one of the last model
-    """
+class Emergence(Report):
+    """Correlations of units with a feature in several models of one shape, such as checkpoints of a run."""
 
     models: list[str]
     units: list[Unit]
-    r: np.ndarray
-    unit: Unit
+    r: np.ndarray  #: (M, U); all models have the same units
+    unit: Unit  #: unit of interest, by default the best one of the last model
 
     def as_dict(self) -> dict[str, Any]:
-        """Return, for each model, the unit's r, and the best unit with its r, as JSON types."""
         rows, index = [], self.units.index(self.unit)
         for name, r in zip(self.models, self.r, strict=True):
             best = int(np.abs(r).argmax())
-            row = {"model": name, "r": float(r[index])}
-            rows.append(row | {"best_unit": str(self.units[best]), "best_r": float(r[best])})
+            best_unit = {"best_unit": str(self.units[best]), "best_r": float(r[best])}
+            rows.append({"model": name, "r": float(r[index])} | best_unit)
         return {"unit": str(self.unit), "models": rows}
 
     def table(self) -> Table:
-        """Return a table with one row per model."""
         rows = []
         for row in self.as_dict()["models"]:
             r, best_r = (format_number(row[key], signed=True) for key in ("r", "best_r"))
             rows.append([row["model"], r, row["best_unit"], best_r])
         return Table(["model", f"r of {self.unit}", "best unit", "its r"], rows, "emergence of a cell")
-
-    def _repr_html_(self) -> str:
-        return self.table().html()
 
 
 def emergence(
@@ -310,21 +265,71 @@ def emergence(
     """Correlate every unit with a feature (T,) in each model; `unit` defaults to the last model's best."""
     if not models:
         raise SettingError("At least one model is required.")
-    names, rows, units = list(models), [], None
+    names, rows, units = list(models), [], list[Unit]()
     column = standardize(track[:, None], axis=0)
     for i, model in enumerate(models.values()):
-        states = build_stack(get_network(model)).layers[0].states[::-1]
+        states = build_stack(get_network(model)).layers[0].cell.states[::-1]
         traced = trace(model, document.texts, keep=states)
         model_units = list_units(traced, states)
-        if units is not None and model_units != units:
+        if units and model_units != units:
             raise SettingError(f"{names[i]} and {names[0]} have different units; compare checkpoints of one run.")
         units = model_units
         layers = [layer for state in states for layer in traced.states[state]]
         rows.append(np.concatenate([pearson(standardize(layer.T, axis=1), column)[:, 0] for layer in layers]))
         if progress is not None:
             progress((i + 1) / len(models))
-    assert units is not None
     r = np.stack(rows)
     if unit is not None and unit not in units:
         raise SettingError(f"Unknown unit {unit}.")
     return Emergence(names, units, r, units[int(np.abs(r[-1]).argmax())] if unit is None else unit)
+
+
+def ngram_like(
+    model: LanguageModel,
+    ids: np.ndarray,
+    *,
+    order: int = 20,
+    once_up_to: int = ONCE_UP_TO,
+    progress: Progress | None = None,
+) -> LanguageModel:
+    """Fit an n-gram model to a text in the ids (T,) of another model's vocabulary, such as its training text.
+
+    It is interpolated modified Kneser-Ney (Chen & Goodman 1999), without the n-grams of orders above `once_up_to` that
+    occur once. Their probability goes to the shorter context, and discounts are estimated before pruning."""
+    vocab_size = len(model.vocabulary)
+    network = NGramLM(vocab_size=vocab_size, order=order)
+    if not len(ids):
+        raise CorpusError("The text is empty.")
+    if len(ids) > MAX_SYMBOLS:
+        raise CorpusError(f"The text has {len(ids):,} symbols; at most {MAX_SYMBOLS:,} are supported.")
+    starts = np.arange(len(ids))  # positions of the remaining (k-1)-grams
+    nodes = np.zeros(len(ids), dtype=np.int64)  # their indices in the table of order k - 1
+    num_contexts = 1
+    for k in range(1, order + 1):
+        within = starts + k - 1 < len(ids)
+        starts, nodes = starts[within], nodes[within]
+        key = nodes * vocab_size
+        key += ids[starts + k - 1]
+        keys, inverse, occurrences = np.unique(key, return_inverse=True, return_counts=True)
+        counts, parents = occurrences, keys // vocab_size
+        if k < order:  # the number of distinct symbols before each n-gram
+            has_previous = starts > 0
+            pairs = inverse[has_previous] * vocab_size
+            pairs += ids[starts[has_previous] - 1]
+            counts = np.bincount(np.unique(pairs) // vocab_size, minlength=len(keys))
+        retained = occurrences > 1 if k > once_up_to else np.ones(len(keys), dtype=bool)
+        discount = estimate_discounts(counts)[np.minimum(counts, 3)]
+        total = np.bincount(parents, weights=counts, minlength=num_contexts)
+        freed = np.bincount(parents, weights=np.where(retained, discount, counts), minlength=num_contexts)
+        gamma = np.divide(freed, total, out=np.ones(num_contexts), where=total > 0)  # goes to the order below
+        probability = ((counts - discount) / np.maximum(total, 1)[parents])[retained]
+        for name, array in (("keys", keys[retained]), ("probability", probability), ("gamma", gamma)):
+            setattr(network, f"{name}_{k}", torch.from_numpy(array if name == "keys" else array.astype(np.float32)))
+        num_contexts = int(np.count_nonzero(retained))
+        indices = np.cumsum(retained) - 1
+        alive = retained[inverse]
+        starts, nodes = starts[alive], indices[inverse[alive]]
+        if progress is not None:
+            progress(k / order)
+    settings = replace(model.settings, model=replace(model.settings.model, cell="ngram", order=order))
+    return LanguageModel(network, model.vocabulary, settings)

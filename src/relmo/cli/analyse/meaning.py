@@ -1,24 +1,19 @@
 """`relmo analyse meaning SENTENCE WORD --index DIR`"""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from relmo.cli.analyse.base import MODELS, PRINTING, Models, Printing, check_minimum
-from relmo.cli.options import Overwrite
+from relmo.cli.options import MODELS, PRINTING, Models, Overwrite, Positive, Printing
+from relmo.cli.terminal import print_json, print_published_table, print_tables, progress_bar
 from relmo.errors import ModelError, SettingError, quote
-from relmo.settings.arguments import PathName
-
-if TYPE_CHECKING:
-    from relmo.analysis.core.show import Table
-    from relmo.models.bilm import BiLM
+from relmo.settings.fields import FrozenSettings, PathName
+from relmo.settings.kinds import TASKS
 
 
-@dataclass(frozen=True, kw_only=True)
-class CorpusOptions:
+class CorpusOptions(FrozenSettings):
     """The corpus that is searched."""
 
     index: Path | None = None
@@ -28,23 +23,15 @@ class CorpusOptions:
     overwrite: Overwrite = False
     dtype: Literal["int8", "float16"] = "int8"
     """The storage type of vectors for --build: int8, or float16, which is twice as large."""
-    k: int = 10
+    k: Positive = 10
     """The number of occurrences to show."""
     same_word: bool = False
     """Search only among other occurrences of the same word."""
     vectors: PathName | None = None
     """Static word vectors for comparison; by default the bundled ones."""
 
-    @property
-    def source(self) -> str | None:
-        """Name or path of the model that the index was built with; None if there is no index yet or it does not say."""
-        from relmo.analysis.meaning.occurrences import OccurrenceIndex
 
-        return None if self.index is None or self.build else OccurrenceIndex.open(self.index).source
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerOptions:
+class LayerOptions(FrozenSettings):
     """Comparison of layers."""
 
     mix: tuple[str, ...] = ()
@@ -71,19 +58,13 @@ def meaning(
     For example:
 
         relmo analyse meaning --index corpus.index --build corpus.txt
-
         relmo analyse meaning 'He made a spectacular play .' play --index corpus.index
-
         relmo analyse meaning --mix models/tagger --mix models/classifier
 
-    Parameters
-    ----------
-    sentence
-        A sentence; it is tokenised.
-    word
-        The word of the sentence to look up, or its position from 0.
-    model
-        A bidirectional language model; by default the one that --index was built with, or the bundled one.
+    Args:
+        sentence: A sentence; it is tokenised.
+        word: The word of the sentence to look up, or its position from 0.
+        model: A bidirectional language model; by default the one that --index was built with, or the bundled one.
     """
     if (sentence is None) != (word is None):
         raise SettingError("SENTENCE or WORD is missing: relmo analyse meaning SENTENCE WORD --index DIR")
@@ -91,16 +72,16 @@ def meaning(
         raise SettingError("--index is missing; give the index folder of the corpus: --index DIR")
     if sentence is None and not (corpus.build or layers.mix or layers.measure):
         raise SettingError("nothing to do; give SENTENCE and WORD, or --build, --mix or --measure")
-    check_minimum(k=(corpus.k, 1))
-    from relmo.analysis.meaning.lookup import meaning as look_up
-    from relmo.analysis.meaning.occurrences import OccurrenceIndex
-    from relmo.cli.terminal import print_json, print_tables
-    from relmo.loading import load_vectors
+    from relmo.analysis.meaning.occurrences import OccurrenceIndex, mix_table, mix_weights
+    from relmo.analysis.meaning.occurrences import meaning as look_up
+    from relmo.loading import load, load_vectors
 
     record: dict[str, Any] = {}
-    tables: list[Table] = []
+    tables: list[Any] = []
     needs_model = sentence is not None or corpus.build or layers.measure
-    source = corpus.source if model is None else model
+    source = model
+    if model is None and corpus.index is not None and not corpus.build:
+        source = OccurrenceIndex.open(corpus.index).source
     loaded = loading.load(source, kinds="bilm") if needs_model else None
     with output.notes():
         if corpus.build and loaded is not None:
@@ -119,9 +100,13 @@ def meaning(
             if result.static == []:
                 output.say(f"{looked_up} has no static vector to compare with")
         if layers.mix:
-            mix_record, table = _read_mixes(layers.mix, loading.device)
-            record["mix"] = mix_record
-            tables.append(table)
+            mixes: dict[str, Any] = {}
+            for name in layers.mix:
+                mixes[name] = mix_weights(load(name, kinds=TASKS, device=loading.device))  # type: ignore[arg-type]
+                if not mixes[name]:
+                    raise ModelError(f"{name}: was trained without ELMo and has no layer weights")
+            record["mix"] = {name: [mix._asdict() for mix in task_mixes] for name, task_mixes in mixes.items()}
+            tables.append(mix_table(mixes))
     if not output.json:
         print_tables(*tables)
     if loaded is not None and layers.measure:
@@ -130,9 +115,8 @@ def meaning(
         print_json(record)
 
 
-def _build_index(corpus: CorpusOptions, model: "BiLM", source: str | None, *, quiet: bool) -> dict[str, Any]:
+def _build_index(corpus: CorpusOptions, model: Any, source: str | None, *, quiet: bool) -> dict[str, Any]:
     from relmo.analysis.meaning.occurrences import build_index
-    from relmo.cli.terminal import count_bar
     from relmo.embedding.files import read_source
     from relmo.store.references import DEFAULT
 
@@ -142,33 +126,17 @@ def _build_index(corpus: CorpusOptions, model: "BiLM", source: str | None, *, qu
 
     assert corpus.index is not None
     options: dict[str, Any] = {"dtype": corpus.dtype, "overwrite": corpus.overwrite, "source": source or DEFAULT}
-    with count_bar("words", quiet=quiet) as progress:
+    with progress_bar(unit="words", quiet=quiet) as progress:
         index = build_index(corpus.index, model, sentences(), progress=progress, **options)
     return {"folder": str(corpus.index), "words": len(index)}
 
 
-def _read_mixes(sources: tuple[str, ...], device: str) -> "tuple[dict[str, Any], Table]":
-    from relmo.analysis.meaning.lookup import mix_table, mix_weights
-    from relmo.loading import load
-    from relmo.settings.kinds import TASKS
-
-    mixes = {}
-    for source in sources:
-        mixes[source] = mix_weights(load(source, kinds=TASKS, device=device))  # type: ignore[arg-type]
-        if not mixes[source]:
-            raise ModelError(f"{source}: was trained without ELMo and has no layer weights")
-    record = {source: [mix._asdict() for mix in task_mixes] for source, task_mixes in mixes.items()}
-    return record, mix_table(mixes)
-
-
-def _evaluate_layers(model: "BiLM", layers: LayerOptions, vectors: str | None, output: Printing) -> dict[str, Any]:
-    from relmo.analysis.core.published import Controls, data_folder
-    from relmo.analysis.core.untrained import untrained
-    from relmo.analysis.meaning import pos, wsd
-    from relmo.cli.terminal import print_published_table
+def _evaluate_layers(model: Any, layers: LayerOptions, vectors: str | None, output: Printing) -> dict[str, Any]:
+    from relmo.analysis.core.published import Controls, data_folder, untrained
+    from relmo.analysis.meaning import probe, senses
     from relmo.loading import load_vectors
 
-    measures = {"pos": pos.make_table, "wsd": wsd.make_table}
+    measures = {"pos": probe.make_table, "wsd": senses.make_table}
     record: dict[str, Any] = {}
     for name in layers.measure:
         controls = Controls(untrained(model), load_vectors(vectors, output.say))

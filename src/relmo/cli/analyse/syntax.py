@@ -1,26 +1,18 @@
 """`relmo analyse agreement` and `relmo analyse number-units`"""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from relmo.cli.analyse.base import MODELS, OUTPUT, Models, Output, check_minimum
-from relmo.cli.options import check_plot
+from relmo.cli.options import ANALYSIS, Analysis, Control, Draws, LMFolder, Natural, Positive, SampleSeed, check_plot
 from relmo.errors import SettingError
-from relmo.settings.arguments import PathName
-
-if TYPE_CHECKING:
-    from relmo.analysis.core.causal import Unit
-    from relmo.models.bilm import BiLM
-    from relmo.models.lm import LanguageModel
-    from relmo.text.minimal_pairs import MinimalPair
+from relmo.settings.fields import FrozenSettings, PathName
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnitOptions:
+class UnitOptions(FrozenSettings):
     """Ablation and traces of units."""
 
     sweep: bool = False
@@ -33,46 +25,34 @@ class UnitOptions:
     """The state whose units --sweep ablates: h, a layer's output, or c, an LSTM's memory."""
     how: Literal["zero", "mean"] = "zero"
     """Set ablated units to zero, or to their mean over the pairs."""
-    per_condition: int = 100
+    per_condition: Natural = 100
     """The number of pairs sampled from each condition for ablation; 0 takes all. Accuracies are over all pairs."""
-    draws: int = 100
+    draws: Draws = 100
     """The number of random sets of units that --together is compared with."""
 
 
 def agreement(
-    model: PathName,
+    model: LMFolder,
     *files: Path,
     units: Annotated[UnitOptions, Parameter(name="*", group="Units")] = UnitOptions(),
-    control: bool = True,
-    seed: int = 0,
-    output: Output = OUTPUT,
-    loading: Models = MODELS,
+    control: Control = True,
+    seed: SampleSeed = 0,
+    output: Analysis = ANALYSIS,
 ) -> None:
-    """Measure how often a model prefers the right one of two forms or sentences, by condition, and find the units that
-    it needs.
+    """Measure how often a model prefers the right one of two forms or sentences, by condition, and find needed units.
 
     Accuracies have 95% intervals and two controls: the same network untrained, and the more frequent form. --sweep
     ablates every unit, one at a time. --together ablates a set of units and compares with random sets of the same size.
     --plot draws the gates with --trace, else the sweep with --sweep, else the accuracies.
 
         relmo analyse agreement small nounpp.txt simple.txt --sweep --plot sweep.png
-
         relmo analyse agreement models/mine pairs.csv --together h1.126,h1.338
-
         relmo analyse agreement models/mine nounpp.txt --trace c1.338 --plot gates.png
 
-    Parameters
-    ----------
-    model
-        The folder of a language model, bidirectional or not; or small, a bundled model.
-    files
-        Minimal pairs: BLiMP's .jsonl, Lakretz's .txt, Linzen's .gold with its .text file, Gulordava's .tab, or a .csv
-        or .tsv with columns good and bad, or context, right and wrong, and condition. A folder stands for all such
-        files in it.
-    control
-        Also measure the same network untrained.
-    seed
-        The random seed of the untrained network and of samples.
+    Args:
+        files: Minimal pairs: BLiMP's .jsonl, Lakretz's .txt, Linzen's .gold with its .text file, Gulordava's .tab, or a
+            .csv or .tsv with columns good and bad, or context, right and wrong, and condition. A folder stands for all
+            such files in it.
     """
     from relmo.analysis.syntax import agreement as library
     from relmo.analysis.syntax.gate_traces import gate_traces
@@ -81,12 +61,11 @@ def agreement(
     output.check()
     if not files:
         raise SettingError("PAIRS is missing: relmo analyse agreement MODEL PAIRS…")
-    check_minimum(per_condition=(units.per_condition, 0))
     together, traced = _parse_units(units.together), _parse_units(units.trace)
     if len(traced) > 1:
         raise SettingError(f"--trace {units.trace}: takes one unit, such as h1.126")
     pairs = [pair for file in files for pair in read_pairs(file)]
-    loaded = loading.load(model)
+    loaded = output.load(model)
     per_condition = units.per_condition or None
     options: dict[str, Any] = {"how": units.how, "per_condition": per_condition, "seed": seed}
     reports: dict[str, Any] = {}
@@ -102,11 +81,11 @@ def agreement(
                 reports["together"] = library.ablate_together(loaded, pairs, together, **options)
         if traced:
             reports["trace"] = gate_traces(loaded, pairs, traced[0], per_condition=per_condition)
-    output.draw([report for report in reports.values() if hasattr(report, "plot")][-1].plot)
-    _print_reports(output, model, files, reports)
+    output.write([report for report in reports.values() if hasattr(report, "plot")][-1].plot, output.plot)
+    _show_reports(output, model, files, reports)
 
 
-def _print_reports(output: Output, model: str, files: tuple[Path, ...], reports: dict[str, Any]) -> None:
+def _show_reports(output: Analysis, model: str, files: tuple[Path, ...], reports: dict[str, Any]) -> None:
     record = {"model": model, "files": [str(file) for file in files]}
     record |= {name: report.as_dict() for name, report in reports.items()}
     tables = []
@@ -114,10 +93,10 @@ def _print_reports(output: Output, model: str, files: tuple[Path, ...], reports:
         kind = name.removeprefix("together_")
         title = f"joint ablation of {kind}{'' if kind == 'syntax' else '-range'} units"
         tables.append(report.table() if kind == name else replace(report.table(), title=title))
-    output.print(record, tables)
+    output.show(record, *tables)
 
 
-def _parse_units(names: str | None) -> "list[Unit]":
+def _parse_units(names: str | None) -> list[Any]:
     """Parse units as reports name them, separated by commas: h1.126,c0.3."""
     from relmo.analysis.core.causal import Unit
 
@@ -130,8 +109,7 @@ def _parse_units(names: str | None) -> "list[Unit]":
     return units
 
 
-@dataclass(frozen=True, kw_only=True)
-class NumberOptions:
+class NumberOptions(FrozenSettings):
     """Search for number units."""
 
     states: tuple[str, ...] = ()
@@ -142,23 +120,22 @@ class NumberOptions:
     """Ablate every unit, not only random units and those that carry the number."""
     how: Literal["zero", "mean"] = "zero"
     """Set ablated units to zero, or to their mean over the pairs."""
-    best: int = 10
+    best: Positive = 10
     """The number of long-range units, and of short-range ones, to examine."""
-    draws: int = 200
+    draws: Draws = 200
     """The number of random units for comparison."""
-    per_condition: int = 100
+    per_condition: Natural = 100
     """The number of pairs sampled from each condition; 0 takes all."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TreeOptions:
+class TreeOptions(FrozenSettings):
     """Search for syntax units."""
 
     trees: Path | None = None
     """Sentences with trees, .conllu or bracketed: find the units that encode the depth of a word in the tree."""
     depth: Literal["open", "depth"] = "open"
     """The definition of depth: the number of dependencies or phrases open after a word, or the depth of the word."""
-    words: int = 20_000
+    words: Positive = 20_000
     """The number of words of the trees to read."""
     tree_states: tuple[str, ...] = ("h",)
     """States whose units are searched: h, c, or both."""
@@ -169,11 +146,10 @@ def number_units(
     *files: Path,
     number: Annotated[NumberOptions, Parameter(name="*", group="Number units")] = NumberOptions(),
     trees: Annotated[TreeOptions, Parameter(name="*", group="Syntax units")] = TreeOptions(),
-    control: bool = True,
+    control: Control = True,
     gates: Path | None = None,
-    seed: int = 0,
-    output: Output = OUTPUT,
-    loading: Models = MODELS,
+    seed: SampleSeed = 0,
+    output: Analysis = ANALYSIS,
 ) -> None:
     """Find units that keep the number of a subject until its verb, and test whether the model needs them; with --trees,
     find units that encode the depth in the syntactic tree.
@@ -184,39 +160,32 @@ def number_units(
     the car know' are generated from common words.
 
         relmo analyse number-units small --plot number.png --gates gates.png
-
         relmo analyse number-units models/mine nounpp.txt --states c --every
-
         relmo analyse number-units small --trees en_ewt-ud-dev.conllu
 
-    Parameters
-    ----------
-    model
-        The folder of a language model of words, bidirectional or not; or small, a bundled model.
-    files
-        Minimal pairs of one kind, as for relmo analyse agreement. Conditions end with the numbers of the nouns,
-        singular or plural, the subject's first.
-    control
-        Also measure the same network untrained.
-    gates
-        Draw the states and gates of the first units over the sentence, by condition, to this .png or .svg file.
-    seed
-        The random seed of the untrained network and of samples.
+    Args:
+        model: The folder of a language model of words, bidirectional or not; or small, a bundled model.
+        files: Minimal pairs of one kind, as for relmo analyse agreement. Conditions end with the numbers of the nouns,
+            singular or plural, the subject's first.
+        gates: Draw the states and gates of the first units over the sentence, by condition, to this .png or .svg file.
     """
     from relmo.analysis.syntax import number_units as library
     from relmo.analysis.syntax.agreement import ablate_together
     from relmo.analysis.syntax.gate_traces import draw_gates, gate_traces
     from relmo.analysis.syntax.syntax_units import MEASURES, syntax_units
+    from relmo.text.minimal_pairs import read_pairs
+    from relmo.text.noun_phrases import noun_pp
     from relmo.text.trees import read_depths
 
     output.check()
     check_plot(gates, overwrite=output.overwrite)
-    check_minimum(best=(number.best, 1), draws=(number.draws, 1), per_condition=(number.per_condition, 0))
-    check_minimum(words=(trees.words, 1))
     sentences = None if trees.trees is None else read_depths(trees.trees, trees.depth)
-    loaded = loading.load(model)
-    pairs = _read_or_generate(files, loaded, number, seed)
+    loaded = output.load(model)
     per_condition = number.per_condition or None
+    pairs = [pair for file in files for pair in read_pairs(file)]
+    if not files:
+        vocabulary = None if loaded.vocabulary is None else loaded.vocabulary.index
+        pairs = noun_pp(per_condition=per_condition or 600, known=vocabulary, seed=seed)
     options: dict[str, Any] = vars(number) | {"states": number.states or None, "per_condition": per_condition}
     with output.notes():
         with output.progress("ablating units") as progress:
@@ -236,26 +205,14 @@ def number_units(
         if gates is not None:
             long_range = sorted(report.of("long"), key=lambda unit: not unit.needed)[:2] or report.of("none")[:1]
             units = [unit.unit for unit in [*long_range, *report.of("short")[:1]]]
-            output.draw(lambda path: draw_gates([gate_traces(loaded, pairs, unit) for unit in units], path), gates)
-    output.draw(report.plot)
-    _print_reports(output, model, files, reports)
+            output.write(lambda path: draw_gates([gate_traces(loaded, pairs, unit) for unit in units], path), gates)
+    output.write(report.plot, output.plot)
+    _show_reports(output, model, files, reports)
 
 
-def _read_or_generate(
-    files: tuple[Path, ...], model: "LanguageModel | BiLM", number: NumberOptions, seed: int
-) -> "list[MinimalPair]":
-    from relmo.text.minimal_pairs import read_pairs
-    from relmo.text.noun_phrases import noun_pp
-
-    if files:
-        return [pair for file in files for pair in read_pairs(file)]
-    vocabulary = None if model.vocabulary is None else model.vocabulary.index
-    return noun_pp(per_condition=number.per_condition or 600, known=vocabulary, seed=seed)
-
-
-def _connect(model: "LanguageModel | BiLM", sources: "list[Unit]", number: Any) -> dict[str, Any]:
+def _connect(model: Any, sources: list[Any], number: Any) -> dict[str, Any]:
     """Return the weights from syntax units to the gates of up to three long-range units of the same layer."""
-    from relmo.analysis.syntax.connections import connections
+    from relmo.analysis.syntax.gate_traces import connections
 
     has_projection = bool(model.settings.model.projection)
     layers = {source.layer for source in sources}

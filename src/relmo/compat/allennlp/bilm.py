@@ -17,14 +17,14 @@ from relmo.errors import SettingError
 from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork, CharacterEncoder
-from relmo.nn.elmo_lstm import FORGET_BIAS
-from relmo.store.torch_names import ALLENNLP, layout
+from relmo.store.allennlp import ALLENNLP, layout
 from relmo.text.characters import CHARACTERS, END_OF_WORD
 
 COLUMNS = 50
 """Character ids of a word in AllenNLP; they are converted for models with another number."""
 PADDING_INDEX = 0  # of a cached vocabulary
 PADDING = CHARACTERS  # character id after the end of a word
+FilePath = str | Path | None
 CACHE_BATCH = 4096  # words of a cached vocabulary that are encoded together
 
 
@@ -53,25 +53,24 @@ class _ElmoBiLm(core.Elmo):
 
     def __init__(
         self,
-        options_file: str | Path | None,
-        weight_file: str | Path | None,
+        options_file: FilePath,
+        weight_file: FilePath,
         requires_grad: bool = False,
         vocab_to_cache: Sequence[str] | None = None,
         *,
         model: BiLM | BiLMNetwork | None = None,
     ):
-        super().__init__(_load(options_file, weight_file, model), mixes=0, trainable=requires_grad, state="carry")
+        model = load_files(options_file, weight_file) if model is None else model
+        network = model.network if isinstance(model, BiLM) else model
+        if not isinstance(network.encoder, CharacterEncoder):
+            raise SettingError("AllenNLP's classes need a model that reads characters; use relmo.Elmo for this one")
+        super().__init__(model, mixes=0, trainable=requires_grad, state="carry")
+        self.num_layers = network.layer_count  # the token layer and the LSTMs
         ids = None if vocab_to_cache is None else core.sentence_ids([list(vocab_to_cache)], self.max_characters)[0]
         self.register_buffer("cached_ids", ids, persistent=False)
         self.register_buffer("cached_vectors", None, persistent=False)
         self.register_load_state_dict_pre_hook(_convert_state_dict)
-        self.register_load_state_dict_post_hook(_clear_cached_vectors)
         self.train()
-
-    @property
-    def num_layers(self) -> int:
-        """The number of layers: the token layer and the LSTMs."""
-        return self.network.layer_count
 
     @property
     def _token_embedder(self) -> "_ElmoCharacterEncoder":
@@ -103,41 +102,51 @@ class _ElmoBiLm(core.Elmo):
         word_inputs    with a cached vocabulary, the words' indices (B, T); if one is out of range, the batch is read by
                        characters
         """
-        vocabulary = self.cached_ids
+        vocabulary, indices = self.cached_ids, word_inputs
+        if vocabulary is None or indices is None or bool(((indices < 0) | (indices >= len(vocabulary))).any()):
+            vocabulary = indices = None
         with torch.set_grad_enabled(self.learns and torch.is_grad_enabled()):
-            if vocabulary is None or word_inputs is None or _is_outside(word_inputs, len(vocabulary)):
+            if vocabulary is None or indices is None:
                 mask = _word_mask(inputs)
                 tokens, ends = self.encode(inputs, mask)
+            elif self.learns:
+                mask = indices != PADDING_INDEX
+                tokens, ends = self.encode(vocabulary[indices] * mask.unsqueeze(2), mask)
             else:
-                mask = word_inputs != PADDING_INDEX
-                tokens, ends = self._encode_cached(vocabulary, word_inputs, mask)
+                mask = indices != PADDING_INDEX
+                if self.cached_vectors is None:
+                    chunks = []
+                    for ids in vocabulary.split(CACHE_BATCH):
+                        all_words = torch.ones(1, len(ids), dtype=torch.bool, device=ids.device)
+                        chunks.append(self.encode(ids.unsqueeze(0), all_words))
+                    self.cached_vectors = torch.cat([chunks[0][1], *(words[0] for words, _ in chunks)])
+                tokens, ends = self.cached_vectors[indices + 2], self.cached_vectors[:2]
             layers, mask = self.read(tokens, ends, mask)
         return {"activations": list(layers), "mask": mask}
 
     def encode(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Encode words as the core does, but accept any row of ids, as AllenNLP: 0 is a character without a vector."""
         words = ids[mask]
-        if bool(_is_spelling(words).all()):
+        # Words of `batch_to_ids` have one end mark, and padding after it.
+        inside, end = words != PADDING, words == END_OF_WORD
+        length = inside.sum(dim=1, keepdim=True)
+        prefix = torch.arange(words.shape[1], device=words.device) < length
+        has_end = end.gather(1, (length - 1).clamp(min=0)).squeeze(1) & (end.sum(dim=1) == 1)
+        if bool((has_end & (inside == prefix).all(dim=1) & (words > 0).all(dim=1)).all()):
             return super().encode(ids, mask)
         words = torch.cat([self.ends.to(ids.device), core.fit_columns(words, self.max_characters)])
         low, high = (int(bound) for bound in words.aminmax())
         if low < 0 or high > CHARACTERS:
             raise SettingError(f"character ids must be from 0 to {CHARACTERS}, not from {low} to {high}")
-        assert isinstance(self.network.encoder, CharacterEncoder)
-        vectors = _shift_encoder(self.network.encoder)(words + 1)
+        # An encoder for ids that are greater by one, with a zero vector for 1; it assumes no order of the characters.
+        encoder: Any = self.network.encoder
+        shifted, cnn = copy.copy(encoder), copy.copy(encoder.cnn)
+        cnn._parameters, cnn.fast = {}, False
+        cnn.embedding = nn.functional.pad(encoder.cnn.embedding, (0, 0, 1, 0))
+        shifted._modules = encoder._modules | {"cnn": cnn}
+        vectors = shifted(words + 1)
         tokens = vectors.new_zeros(*mask.shape, vectors.shape[1])
         return tokens.index_put((mask,), vectors[2:]), vectors[:2]
-
-    def _encode_cached(self, vocabulary: Tensor, indices: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        if self.learns:
-            return self.encode(vocabulary[indices] * mask.unsqueeze(2), mask)
-        if self.cached_vectors is None:
-            chunks = []
-            for ids in vocabulary.split(CACHE_BATCH):
-                all_words = torch.ones(1, len(ids), dtype=torch.bool, device=ids.device)
-                chunks.append(self.encode(ids.unsqueeze(0), all_words))
-            self.cached_vectors = torch.cat([chunks[0][1], *(tokens[0] for tokens, _ in chunks)])
-        return self.cached_vectors[indices + 2], self.cached_vectors[:2]
 
 
 class _ElmoCharacterEncoder(nn.Module):
@@ -145,8 +154,8 @@ class _ElmoCharacterEncoder(nn.Module):
 
     def __init__(
         self,
-        options_file: str | Path | None,
-        weight_file: str | Path | None,
+        options_file: FilePath,
+        weight_file: FilePath,
         requires_grad: bool = False,
         *,
         bilm: _ElmoBiLm | None = None,
@@ -206,41 +215,16 @@ class _ElmoLstm(nn.Module):
             self._states = tuple(tensor.masked_fill(rows[:, None, None], 0) for tensor in states)
 
 
-def _is_outside(indices: Tensor, size: int) -> bool:
-    return bool(((indices < 0) | (indices >= size)).any())
-
-
 def _word_mask(ids: Tensor) -> Tensor:
     if ids.dim() != 3:
         raise SettingError(f"character ids must have the shape (sentences, words, {COLUMNS}), not {tuple(ids.shape)}")
     return (ids > 0).any(dim=2)
 
 
-def _is_spelling(words: Tensor) -> Tensor:
-    """Return which words (N, C) have the form of `batch_to_ids`: one end mark, and padding after it."""
-    inside, end = words != PADDING, words == END_OF_WORD
-    length = inside.sum(dim=1, keepdim=True)
-    prefix = torch.arange(words.shape[1], device=words.device) < length
-    has_end = end.gather(1, (length - 1).clamp(min=0)).squeeze(1) & (end.sum(dim=1) == 1)
-    return has_end & (inside == prefix).all(dim=1) & (words > 0).all(dim=1)
-
-
-def _shift_encoder(encoder: CharacterEncoder) -> CharacterEncoder:
-    """Return the encoder for ids that are greater by one, with a zero vector for 1. It assumes nothing about the order
-    of characters in a word."""
-    cnn = copy.copy(encoder.cnn)
-    cnn._parameters = {}
-    cnn.fast = False
-    cnn.embedding = nn.functional.pad(encoder.cnn.embedding, (0, 0, 1, 0))  # type: ignore[assignment]
-    shifted = copy.copy(encoder)
-    shifted._modules = encoder._modules | {"cnn": cnn}
-    return shifted
-
-
-@torch.no_grad()
 def _convert_state_dict(module: Any, state: dict[str, Any], prefix: str, *arguments: Any) -> None:
-    """Move a biLM with AllenNLP's names from a state dict into the module."""
+    """Move a biLM with AllenNLP's names from a state dict into the module, and drop its cached vectors."""
     _, _, missing, _, errors = arguments
+    module.cached_vectors = None
     if not any(name.startswith((f"{prefix}_token_embedder.", f"{prefix}_elmo_lstm.")) for name in state):
         return
     state.pop(f"{prefix}_word_embedding.weight", None)  # a cached vocabulary, which is recomputed
@@ -251,31 +235,14 @@ def _convert_state_dict(module: Any, state: dict[str, Any], prefix: str, *argume
         elif tuple(stored.shape) != part.shape:
             errors.append(f"{name} has the shape {tuple(stored.shape)}; the model needs {part.shape}")
         else:
-            rows = stored[part.padding :].split([len(view) for view in part.views])
-            for view, values, sign in zip(part.views, rows, part.signs, strict=True):
-                view.copy_(sign * values)
-            if part.forget is not None:
-                part.views[0][part.forget] -= FORGET_BIAS
+            part.fill(stored)
     state |= {f"{prefix}network.{name}": tensor for name, tensor in module.network.state_dict().items()}
 
 
-def _clear_cached_vectors(module: Any, _: Any) -> None:
-    module.cached_vectors = None
-
-
-def _load(options: str | Path | None, weights: str | Path | None, model: BiLM | BiLMNetwork | None) -> Any:
-    if model is not None:
-        network = model.network if isinstance(model, BiLM) else model
-        if not isinstance(network.encoder, CharacterEncoder):
-            raise SettingError("AllenNLP's classes need a model that reads characters; use relmo.Elmo for this one")
-        return model
+def load_files(options: FilePath, weights: FilePath, *, required: bool = True) -> BiLM:
+    """Load the biLM of two files; without files the bundled one, unless they are `required`."""
+    if options is None and weights is None and not required:
+        return load(kinds="bilm", device="cpu")
     if options is None or weights is None:
         raise SettingError("options_file and weight_file are missing: the paths of an original model's two files")
     return load((options, weights), kinds="bilm", device="cpu")
-
-
-def load_either(options: str | Path | None, weights: str | Path | None) -> BiLM:
-    """Load the biLM of two files, or the bundled one without files."""
-    if options is None and weights is None:
-        return load(kinds="bilm", device="cpu")
-    return _load(options, weights, None)

@@ -2,7 +2,7 @@
 
 import { make, svg } from "./dom.js";
 import { colour } from "./colour.js";
-import { saving } from "./picture.js";
+import { saveButtons } from "./picture.js";
 
 const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 2", "12 4"];
 
@@ -11,12 +11,12 @@ function ticks(low, high, count = 5) {
   const raw = span / count;
   const size = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((n) => n * size).find((n) => n >= raw);
-  const found = [];
-  for (let at = Math.ceil(low / step) * step; at <= high + step / 1e6; at += step) found.push(at);
-  return found;
+  const positions = [];
+  for (let position = Math.ceil(low / step) * step; position <= high + step / 1e6; position += step) positions.push(position);
+  return positions;
 }
 
-function short(value) {
+function formatTick(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
   if (size >= 1e4 || size < 1e-3) return value.toExponential(0).replace("e", "·10^").replace("+", "");
@@ -24,10 +24,10 @@ function short(value) {
 }
 
 // `names` are the labels at 0, 1, 2, …, such as words.
-export function lines(series, { label, x: xLabel, y: yLabel, logY = false, logX = false, width = 620, height = 280, zero, names, legend: wanted = true }) {
+export function lines(series, { label, x: xLabel, y: yLabel, logY = false, logX = false, width = 620, height = 280, zero, names, legend: hasLegend = true }) {
   const pad = { left: 62, right: 14, top: 10, bottom: names ? 58 : 40 };
-  const positive = (v) => v > 0 && Number.isFinite(v);
-  const ys = series.flatMap((s) => [...s.y, ...(s.lower ?? []), ...(s.upper ?? [])]).filter(logY ? positive : Number.isFinite);
+  const isPositive = (v) => v > 0 && Number.isFinite(v);
+  const ys = series.flatMap((s) => [...s.y, ...(s.lower ?? []), ...(s.upper ?? [])]).filter(logY ? isPositive : Number.isFinite);
   const xs = series.flatMap((s) => s.x);
   let [low, high] = [Math.min(...ys), Math.max(...ys)];
   if (logY) [low, high] = [Math.log10(Math.max(low, high * 1e-12)), Math.log10(high)];
@@ -38,22 +38,22 @@ export function lines(series, { label, x: xLabel, y: yLabel, logY = false, logX 
   const [left, right] = [fx(Math.min(...xs)), fx(Math.max(...xs))];
   const px = (v) => pad.left + ((fx(v) - left) / (right - left || 1)) * (width - pad.left - pad.right);
   const py = (v) => {
-    const at = logY ? Math.log10(Math.max(v, 10 ** low)) : v;
-    return pad.top + (1 - (at - low) / (high - low)) * (height - pad.top - pad.bottom);
+    const level = logY ? Math.log10(Math.max(v, 10 ** low)) : v;
+    return pad.top + (1 - (level - low) / (high - low)) * (height - pad.top - pad.bottom);
   };
   const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label, class: "chart" });
-  chart.style.maxWidth = `${Math.round(1.35 * width)}px`; // so that its letters stay of a size with the page's
-  for (const at of ticks(low, high)) {
-    const v = logY ? 10 ** at : at;
-    if (logY && Math.abs(at - Math.round(at)) > 1e-9) continue;
+  chart.style.maxWidth = `${Math.round(1.35 * width)}px`; // keeps the font size close to that of the page
+  for (const level of ticks(low, high)) {
+    const v = logY ? 10 ** level : level;
+    if (logY && Math.abs(level - Math.round(level)) > 1e-9) continue;
     chart.append(svg("line", { x1: pad.left, x2: width - pad.right, y1: py(v), y2: py(v), class: "gridline" }),
-      svg("text", { x: pad.left - 6, y: py(v) + 4, "text-anchor": "end" }, logY ? power(Math.round(at)) : short(v)));
+      svg("text", { x: pad.left - 6, y: py(v) + 4, "text-anchor": "end" }, logY ? formatPower(Math.round(level)) : formatTick(v)));
   }
   const marks = names ? names.map((_, i) => i) : logX ? [...new Set(xs)].filter((v) => Number.isInteger(Math.log2(v))) : ticks(left, right, 8);
   for (const v of marks) {
     const [x, y] = [px(v), height - pad.bottom + 16];
     chart.append(names ? svg("text", { transform: `translate(${x + 4} ${y - 2}) rotate(-32)`, "text-anchor": "end" }, names[v])
-      : svg("text", { x, y, "text-anchor": "middle" }, short(v)));
+      : svg("text", { x, y, "text-anchor": "middle" }, formatTick(v)));
   }
   chart.append(svg("text", { x: (width + pad.left) / 2, y: height - 6, "text-anchor": "middle" }, xLabel),
     svg("text", { transform: `translate(12 ${height / 2 - 10}) rotate(-90)`, "text-anchor": "middle" }, yLabel));
@@ -68,74 +68,74 @@ export function lines(series, { label, x: xLabel, y: yLabel, logY = false, logX 
     chart.append(svg("polyline", { points: points.map(([a, b]) => `${px(a)},${py(b)}`).join(" "), class: `line ${kind}`,
       "stroke-dasharray": DASHES[n % 6] }));
   });
-  const legend = make("ul", { class: "legend" }, ...series.map((s, n) => make("li", {}, key(n), ` ${s.name}`)));
-  const figure = make("figure", {}, chart, wanted && (series.length > 1 || series[0].name) ? legend : null);
-  figure.append(saving(figure, label));
+  const legend = make("ul", { class: "legend" }, ...series.map((s, n) => make("li", {}, lineKey(n), ` ${s.name}`)));
+  const figure = make("figure", {}, chart, hasLegend && (series.length > 1 || series[0].name) ? legend : null);
+  figure.append(saveButtons(figure, label));
   return figure;
 }
 
-function power(n) {
+function formatPower(n) {
   const digits = "⁰¹²³⁴⁵⁶⁷⁸⁹";
   return n === 0 ? "1" : `10${n < 0 ? "⁻" : ""}${[...String(Math.abs(n))].map((d) => digits[d]).join("")}`;
 }
 
-function key(n) {
+function lineKey(n) {
   return svg("svg", { viewBox: "0 0 34 10", class: "key", "aria-hidden": "true" },
     svg("line", { x1: 1, x2: 33, y1: 5, y2: 5, class: `line line${n % 6}`, "stroke-dasharray": DASHES[n % 6] }));
 }
 
 // Rows of [name, value, note]; bars go to the right of zero and to the left. The full length is `limit`, or the largest value.
 export function bars(rows, { label, digits = 3, limit }) {
-  const most = limit ?? Math.max(...rows.map(([, v]) => Math.abs(v)), 1e-9);
-  const negative = rows.some(([, v]) => v < 0);
+  const maxValue = limit ?? Math.max(...rows.map(([, v]) => Math.abs(v)), 1e-9);
+  const hasNegative = rows.some(([, v]) => v < 0);
   const items = rows.map(([name, value, note]) => {
     const bar = make("span", { class: `bar ${value < 0 ? "minus" : "plus"}` });
-    bar.style.width = `${(Math.abs(value) / most) * (negative ? 50 : 100)}%`;
-    bar.style.marginLeft = negative ? (value < 0 ? `${50 - (Math.abs(value) / most) * 50}%` : "50%") : "0";
+    bar.style.width = `${(Math.abs(value) / maxValue) * (hasNegative ? 50 : 100)}%`;
+    bar.style.marginLeft = hasNegative ? (value < 0 ? `${50 - (Math.abs(value) / maxValue) * 50}%` : "50%") : "0";
     return make("tr", {}, make("th", { scope: "row" }, name), make("td", { class: "bars" }, bar),
-      make("td", {}, `${value > 0 && negative ? "+" : ""}${value.toFixed(digits)}`), make("td", { class: "note" }, note ?? ""));
+      make("td", {}, `${value > 0 && hasNegative ? "+" : ""}${value.toFixed(digits)}`), make("td", { class: "note" }, note ?? ""));
   });
   const caption = make("caption", {}, label);
   const table = make("table", { class: "barchart" }, caption, make("tbody", {}, ...items));
-  caption.append(" ", saving(table, label));
+  caption.append(" ", saveButtons(table, label));
   return table;
 }
 
 export function histogram({ counts, low, high }, threshold, width = 240, height = 90) {
-  const most = Math.max(...counts);
+  const maxCount = Math.max(...counts);
   const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: "chart histogram",
     "aria-label": `histogram of the values from ${low} to ${high}` });
-  const wide = width / counts.length;
+  const barWidth = width / counts.length;
   counts.forEach((count, i) => {
-    const tall = (Math.sqrt(count) / Math.sqrt(most)) * (height - 18);
+    const barHeight = (Math.sqrt(count) / Math.sqrt(maxCount)) * (height - 18);
     const middle = low + ((i + 0.5) / counts.length) * (high - low);
     const kind = threshold !== null && middle >= threshold ? "on" : "off";
-    chart.append(svg("rect", { x: i * wide, y: height - 16 - tall, width: wide - 0.6, height: tall, class: kind }));
+    chart.append(svg("rect", { x: i * barWidth, y: height - 16 - barHeight, width: barWidth - 0.6, height: barHeight, class: kind }));
   });
-  chart.append(svg("text", { x: 0, y: height - 3 }, short(low)),
-    svg("text", { x: width, y: height - 3, "text-anchor": "end" }, short(high)));
+  chart.append(svg("text", { x: 0, y: height - 3 }, formatTick(low)),
+    svg("text", { x: width, y: height - 3, "text-anchor": "end" }, formatTick(high)));
   return chart;
 }
 
-// Map of the text on a canvas, line by line; `pressed` receives the selected position as a share of the text.
-export function map(values, scale, here, pressed) {
-  const wide = 50;
-  const tall = Math.ceil(values.length / wide);
-  const canvas = make("canvas", { class: "map", width: wide * 5, height: Math.max(tall * 5, 10), role: "img",
+// Draw a map of the text on a canvas, line by line; `onSelect` receives the selected position as a share of the text.
+export function textMap(values, scale, pageShares, onSelect) {
+  const numColumns = 50;
+  const numRows = Math.ceil(values.length / numColumns);
+  const canvas = make("canvas", { class: "map", width: numColumns * 5, height: Math.max(numRows * 5, 10), role: "img",
     "aria-label": "map of the whole text", onclick: (event) => {
       const box = canvas.getBoundingClientRect();
-      const row = Math.floor(((event.clientY - box.top) / box.height) * tall);
-      const column = ((event.clientX - box.left) / box.width) * wide;
-      pressed(Math.min((row * wide + column) / values.length, 0.99999));
+      const row = Math.floor(((event.clientY - box.top) / box.height) * numRows);
+      const column = ((event.clientX - box.left) / box.width) * numColumns;
+      onSelect(Math.min((row * numColumns + column) / values.length, 0.99999));
     } });
-  const drawn = canvas.getContext("2d");
+  const context = canvas.getContext("2d");
   values.forEach((value, i) => {
-    drawn.fillStyle = colour(value, scale);
-    drawn.fillRect((i % wide) * 5, Math.floor(i / wide) * 5, 5, 5);
+    context.fillStyle = colour(value, scale);
+    context.fillRect((i % numColumns) * 5, Math.floor(i / numColumns) * 5, 5, 5);
   });
-  const rows = here.map((share) => Math.floor((share * values.length) / wide));
-  drawn.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--ink");
-  drawn.lineWidth = 2;
-  drawn.strokeRect(1, rows[0] * 5 + 1, wide * 5 - 2, (rows[1] - rows[0] + 1) * 5 - 2);
+  const rows = pageShares.map((share) => Math.floor((share * values.length) / numColumns));
+  context.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--ink");
+  context.lineWidth = 2;
+  context.strokeRect(1, rows[0] * 5 + 1, numColumns * 5 - 2, (rows[1] - rows[0] + 1) * 5 - 2);
   return canvas;
 }

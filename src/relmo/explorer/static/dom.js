@@ -2,9 +2,9 @@
 
 import { render } from "./focus.js";
 
-export function make(name, given = {}, ...children) {
+export function make(name, attributes = {}, ...children) {
   const element = document.createElement(name);
-  for (const [key, value] of Object.entries(given)) {
+  for (const [key, value] of Object.entries(attributes)) {
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
     else if (key === "class") element.className = value;
     else if (key in element && typeof value !== "string") element[key] = value;
@@ -19,80 +19,80 @@ export function put(element, ...children) {
   render(element, children.filter((child) => child !== null && child !== undefined && child !== ""));
 }
 
-export function svg(name, given = {}, ...children) {
+export function svg(name, attributes = {}, ...children) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(given)) element.setAttribute(key, value);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   element.append(...children);
   return element;
 }
 
-// A part of a drawing that acts as a button, by pointer and by keyboard.
-export function pressable(element, pressed, title, label = title) {
+// Make a part of a drawing act as a button, for pointer and keyboard.
+export function makePressable(element, onPress, title, label = title) {
   for (const [name, value] of Object.entries({ tabindex: 0, role: "button", "aria-label": label })) element.setAttribute(name, value);
   element.append(svg("title", {}, title));
-  element.addEventListener("click", pressed);
+  element.addEventListener("click", onPress);
   element.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" && event.key !== " ") return;
     event.preventDefault();
     event.stopPropagation();
-    pressed();
+    onPress();
   });
   return element;
 }
 
-let numbered = 0;
+let numControls = 0;
 
-export function labelled(label, control, more = "") {
-  control.id ||= `control-${++numbered}`;
-  return make("label", { class: `field ${more}`, for: control.id }, make("span", {}, label), control);
+export function field(label, control, className = "") {
+  control.id ||= `control-${++numControls}`;
+  return make("label", { class: `field ${className}`, for: control.id }, make("span", {}, label), control);
 }
 
-export function choice(options, value, chosen) {
-  const select = make("select", { onchange: () => chosen(select.value) });
+export function dropdown(options, value, onChange) {
+  const select = make("select", { onchange: () => onChange(select.value) });
   for (const [key, label] of options) select.append(make("option", { value: key, selected: key === value }, label));
   return select;
 }
 
-export function tick(label, value, changed) {
-  const box = make("input", { type: "checkbox", checked: value, onchange: () => changed(box.checked) });
+export function checkbox(label, value, onChange) {
+  const box = make("input", { type: "checkbox", checked: value, onchange: () => onChange(box.checked) });
   return make("label", { class: "tick" }, box, ` ${label}`);
 }
 
-export function button(label, pressed, given = {}) {
-  return make("button", { type: "button", onclick: pressed, ...given }, label);
+export function button(label, onPress, attributes = {}) {
+  return make("button", { type: "button", onclick: onPress, ...attributes }, label);
 }
 
-// Title of a view: a statement, and one line of what to look at.
-export function heading(title, lead, ...more) {
-  return make("div", { class: "heading" }, make("h2", { class: "claim" }, title), lead ? make("p", { class: "lead" }, lead) : null, ...more);
+// Title of a view: a statement, and one line of explanation.
+export function heading(title, lead, ...children) {
+  return make("div", { class: "heading" }, make("h2", { class: "claim" }, title), lead ? make("p", { class: "lead" }, lead) : null, ...children);
 }
 
 // Evidence for a claim, collapsed.
-export function evidence(summary, ...inside) {
-  return make("details", { class: "evidence" }, make("summary", {}, summary), ...inside);
+export function evidence(summary, ...children) {
+  return make("details", { class: "evidence" }, make("summary", {}, summary), ...children);
 }
 
 // Button of a unit: name or number, and address.
-export function unitButton(view, unit, pressed, attributes = {}) {
-  const made = button("", pressed ?? (() => view.set({ unit, screen: "cell" })), { class: "unit", ...attributes });
-  put(made, view.called(unit), " ", make("small", { class: "address" }, addressOf(unit)));
-  return made;
+export function unitButton(view, unit, onPress, attributes = {}) {
+  const element = button("", onPress ?? (() => view.set({ unit, screen: "cell" })), { class: "unit", ...attributes });
+  put(element, view.getUnitLabel(unit), " ", make("small", { class: "address" }, addressOf(unit)));
+  return element;
 }
 
 function addressOf(unit) {
   return unit.replace(/b$/, "←");
 }
 
-export function visible(symbol) {
+export function showWhitespace(symbol) {
   return { "\n": "↵", " ": "␣", "\t": "→" }[symbol] ?? symbol;
 }
 
-export function say(text) {
-  const place = document.getElementById("said");
-  place.textContent = text;
-  place.classList.toggle("shown", Boolean(text));
-  clearTimeout(say.timer);
-  if (text) say.timer = setTimeout(() => say(""), 6000);
+export function notify(text) {
+  const messageBox = document.getElementById("said");
+  messageBox.textContent = text;
+  messageBox.classList.toggle("shown", Boolean(text));
+  clearTimeout(notify.timer);
+  if (text) notify.timer = setTimeout(() => notify(""), 6000);
 }
 
 export function download(name, content, kind) {
@@ -101,11 +101,11 @@ export function download(name, content, kind) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-// Table; with `pressed`, column heads are buttons that sort.
-export function grid(columns, rows, { caption, label, sort, pressed } = {}) {
+// Table; with `onSort`, column heads are buttons that sort.
+export function grid(columns, rows, { caption, label, sort, onSort } = {}) {
   const head = columns.map((column, i) => {
     const sorted = sort === i ? "descending" : undefined;
-    return make("th", { scope: "col", "aria-sort": sorted }, pressed && i ? button(column, () => pressed(i)) : column);
+    return make("th", { scope: "col", "aria-sort": sorted }, onSort && i ? button(column, () => onSort(i)) : column);
   });
   const body = rows.map((row) =>
     make("tr", {}, ...row.map((cell, i) => {
@@ -113,51 +113,51 @@ export function grid(columns, rows, { caption, label, sort, pressed } = {}) {
       return i ? make("td", {}, cell ?? "") : make("th", { scope: "row" }, cell);
     })),
   );
-  const inside = make("table", {}, caption ? make("caption", {}, caption) : null,
+  const table = make("table", {}, caption ? make("caption", {}, caption) : null,
     make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
-  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label ?? caption ?? "table" }, inside);
+  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label ?? caption ?? "table" }, table);
 }
 
 // Button that runs a job, with progress and cancellation.
-export function runner(label, start) {
-  const go = button(label, run, { class: "go" });
+export function runner(label, job) {
+  const runButton = button(label, run, { class: "go" });
   const bar = make("progress", { max: 1, value: 0, hidden: true, "aria-label": "progress" });
-  const stop = button("Cancel", () => abort?.abort(), { hidden: true });
-  const told = make("span", { class: "told", role: "status" });
-  let abort = null;
+  const cancelButton = button("Cancel", () => abortController?.abort(), { hidden: true });
+  const status = make("span", { class: "told", role: "status" });
+  let abortController = null;
   async function run() {
-    abort?.abort();
-    const own = (abort = new AbortController());
+    abortController?.abort();
+    const controller = (abortController = new AbortController());
     bar.value = 0;
-    bar.hidden = stop.hidden = false;
-    told.textContent = "";
-    if (document.activeElement === go) stop.focus(); // a disabled button loses the focus
-    go.disabled = true;
-    const begun = performance.now();
+    bar.hidden = cancelButton.hidden = false;
+    status.textContent = "";
+    if (document.activeElement === runButton) cancelButton.focus(); // a disabled button loses the focus
+    runButton.disabled = true;
+    const startTime = performance.now();
     try {
-      await start((share) => { if (own === abort) bar.value = share; }, own.signal);
-      if (own === abort) told.textContent = `done in ${((performance.now() - begun) / 1000).toFixed(1)} s`;
+      await job((share) => { if (controller === abortController) bar.value = share; }, controller.signal);
+      if (controller === abortController) status.textContent = `done in ${((performance.now() - startTime) / 1000).toFixed(1)} s`;
     } catch (error) {
-      if (own === abort) told.textContent = own.signal.aborted && !box.isConnected ? "" : error.message;
+      if (controller === abortController) status.textContent = controller.signal.aborted && !box.isConnected ? "" : error.message;
     } finally {
-      if (own === abort) { // else a newer run has begun
-        go.disabled = false;
-        if (document.activeElement === stop) go.focus();
-        bar.hidden = stop.hidden = true;
+      if (controller === abortController) { // otherwise a newer run has started
+        runButton.disabled = false;
+        if (document.activeElement === cancelButton) runButton.focus();
+        bar.hidden = cancelButton.hidden = true;
       }
     }
   }
-  const box = make("div", { class: "runner" }, go, bar, stop, told);
+  const box = make("div", { class: "runner" }, runButton, bar, cancelButton, status);
   box.run = run;
-  box.stop = () => abort?.abort();
+  box.stop = () => abortController?.abort();
   return box;
 }
 
-export function signed(value, digits = 2) {
+export function formatSigned(value, digits = 2) {
   if (value === null || value === undefined) return "";
   return (value > 0 ? "+" : "") + value.toFixed(digits);
 }
 
-export function fixed(value, digits = 2) {
+export function formatFixed(value, digits = 2) {
   return value === null || value === undefined ? "" : value.toFixed(digits);
 }

@@ -1,18 +1,18 @@
 // Equations: one step of a cell with its numbers, all units at a glance and one of them written out; models side by side.
 
-import { ask, bundle, parseUnit, unitName, shownUnit } from "./data.js";
-import { button, fixed, heading, make, put, say, signed, tick, visible } from "./dom.js";
+import { ask, bundle, formatAddress, parseUnit, unitName } from "./data.js";
+import { button, checkbox, formatFixed, formatSigned, heading, make, notify, put, showWhitespace } from "./dom.js";
 import { colour, paint } from "./colour.js";
-import { saving } from "./picture.js";
+import { saveButtons } from "./picture.js";
 
-const FEW_UNITS = 16; // that are shown with their numbers
+const MAX_NUMBERED_UNITS = 16; // larger vectors are drawn without numbers
 
 // Name of a quantity, with its letter.
-export function plainName(word, letter) {
+export function quantityName(word, letter) {
   return [make("b", {}, word), " ", make("i", { class: "letter" }, letter)];
 }
 
-export function cellCalled(about) {
+export function cellName(about) {
   return { elman: "Elman network", gru: "GRU", lstm: "LSTM" }[about.cell] ?? about.cell;
 }
 
@@ -20,8 +20,8 @@ export function cellCalled(about) {
 export function typeset(equation) {
   const parts = equation.replaceAll(" * ", " · ").replaceAll(" - ", " − ").split(/([A-Za-z]_\w+|\b[a-z]'?(?![\w(]))/);
   return parts.map((part) => {
-    const named = /^([A-Za-z])_(\w+)$/.exec(part);
-    if (named) return make("span", {}, make("i", {}, named[1]), make("sub", {}, named[2]));
+    const match = /^([A-Za-z])_(\w+)$/.exec(part);
+    if (match) return make("span", {}, make("i", {}, match[1]), make("sub", {}, match[2]));
     return /^[a-z]'?$/.test(part) ? make("i", {}, part.replace("'", "′")) : part;
   });
 }
@@ -32,103 +32,103 @@ export function showEquations(root, view) {
   const strip = make("div", { class: "stepper symbols", role: "group", "aria-label": "the text; arrow keys step" });
   const models = make("div", { class: "sidebyside" });
   put(root, head, strip, models);
-  let latest = 0;
-  const at = () => Math.max(0, state.at);
-  const others = () => (state.together ? about.alike : []);
+  let latestRequest = 0;
+  const getPosition = () => Math.max(0, state.at);
+  const getCompanions = () => (state.together ? about.alike : []);
 
-  // Displayed models with their request parameters and the corresponding unit.
-  async function shown() {
+  // Load the displayed models with their request parameters and the corresponding unit.
+  async function loadModels() {
     const unit = parseUnit(state.unit);
-    const found = [{ name: about.name, about, asked: { model: state.model }, unit: state.unit }];
-    for (const each of others()) {
-      const asked = { model: each.model ?? state.model, ...(each.of ? { of: each.of } : {}) };
-      const its = await ask("about", asked).catch(() => null);
-      if (!its || its.kind !== about.kind) continue;
-      const size = its.states[its.memory] / its.directions;
-      const same = { state: its.memory, layer: Math.min(unit.layer, its.layers - 1), number: Math.min(unit.number, size - 1), backward: unit.backward };
-      found.push({ name: each.name, about: its, asked, unit: unitName(same) });
+    const entries = [{ name: about.name, about, params: { model: state.model }, unit: state.unit }];
+    for (const companion of getCompanions()) {
+      const params = { model: companion.model ?? state.model, ...(companion.of ? { of: companion.of } : {}) };
+      const companionAbout = await ask("about", params).catch(() => null);
+      if (!companionAbout || companionAbout.kind !== about.kind) continue;
+      const size = companionAbout.states[companionAbout.memory] / companionAbout.directions;
+      const matchingUnit = { state: companionAbout.memory, layer: Math.min(unit.layer, companionAbout.layers - 1), number: Math.min(unit.number, size - 1), backward: unit.backward };
+      entries.push({ name: companion.name, about: companionAbout, params, unit: unitName(matchingUnit) });
     }
-    return found;
+    return entries;
   }
 
   async function draw() {
-    const own = ++latest;
-    const all = await shown();
-    const steps = await Promise.all(all.map((each) => ask("step", { ...each.asked, text: state.text, at: at(), unit: each.unit }).catch((error) => ({ error: error.message }))));
-    if (own !== latest) return;
-    const [first] = steps;
-    if (first.error) {
-      put(head, heading("Step not available", first.error));
+    const request = ++latestRequest;
+    const entries = await loadModels();
+    const steps = await Promise.all(entries.map((entry) => ask("step", { ...entry.params, text: state.text, at: getPosition(), unit: entry.unit }).catch((error) => ({ error: error.message }))));
+    if (request !== latestRequest) return;
+    const [mainStep] = steps;
+    if (mainStep.error) {
+      put(head, heading("Step not available", mainStep.error));
       return put(models);
     }
-    title(first);
-    symbols(first);
-    put(models, ...steps.map((step, n) => (step.error ? "" : oneModel(all[n], step))));
+    drawTitle(mainStep);
+    drawSymbols(mainStep);
+    put(models, ...steps.map((step, n) => (step.error ? "" : drawModel(entries[n], step))));
     models.classList.toggle("several", steps.filter((step) => !step.error).length > 1);
-    if (!bundle) for (const by of [1, -1]) prefetchStep(all, first, at() + by);
+    if (!bundle) for (const offset of [1, -1]) prefetchStep(entries, mainStep, getPosition() + offset);
   }
 
-  function prefetchStep(all, step, place) {
-    if (place < 0 || place >= step.total) return;
-    for (const each of all) ask("step", { ...each.asked, text: state.text, at: place, unit: each.unit }).catch(() => {});
+  function prefetchStep(entries, step, position) {
+    if (position < 0 || position >= step.total) return;
+    for (const entry of entries) ask("step", { ...entry.params, text: state.text, at: position, unit: entry.unit }).catch(() => {});
   }
 
-  function title(step) {
-    const symbol = visible(step.symbols[step.at - step.first]);
+  function drawTitle(step) {
+    const symbol = showWhitespace(step.symbols[step.at - step.first]);
     const [next] = step.likely;
-    const expects = next ? ` and predicts ${next[0] === "</s>" ? "the end" : `“${visible(next[0])}”`} (${Math.round(100 * next[1])} %)` : "";
-    put(head, heading(`The network reads “${symbol}”${expects}`,
+    const prediction = next ? ` and predicts ${next[0] === "</s>" ? "the end" : `“${showWhitespace(next[0])}”`} (${Math.round(100 * next[1])} %)` : "";
+    put(head, heading(`The network reads “${symbol}”${prediction}`,
       "One step in numbers: input, previous state, gates and new state. ← and → step through the text; [ and ] change the unit."),
-    about.alike.length ? tick(`${about.alike.map((each) => each.name).join(" and ")} for comparison`, state.together, (together) => view.set({ together })) : null);
+    about.alike.length ? checkbox(`${about.alike.map((companion) => companion.name).join(" and ")} for comparison`, state.together, (together) => view.set({ together })) : null);
   }
 
-  function symbols(step) {
-    const go = (place) => button(place < at() ? "◀" : "▶", () => move(place - at()), { disabled: place < 0 || place >= step.total, "aria-label": place < at() ? "step back" : "step forward" });
-    put(strip, go(at() - 1), go(at() + 1), make("span", { class: "strip" }, ...step.symbols.map((symbol, i) => {
-      const place = step.first + i;
-      return button(visible(symbol), () => view.set({ at: place }), { class: "symbol", "aria-pressed": String(place === at()), "aria-label": `step ${place + 1}: ${visible(symbol)}` });
-    })), make("small", {}, `step ${at() + 1} of ${step.total.toLocaleString("en")}`));
+  function drawSymbols(step) {
+    const stepButton = (position) => button(position < getPosition() ? "◀" : "▶", () => move(position - getPosition()), { disabled: position < 0 || position >= step.total, "aria-label": position < getPosition() ? "step back" : "step forward" });
+    put(strip, stepButton(getPosition() - 1), stepButton(getPosition() + 1), make("span", { class: "strip" }, ...step.symbols.map((symbol, i) => {
+      const position = step.first + i;
+      return button(showWhitespace(symbol), () => view.set({ at: position }), { class: "symbol", "aria-pressed": String(position === getPosition()), "aria-label": `step ${position + 1}: ${showWhitespace(symbol)}` });
+    })), make("small", {}, `step ${getPosition() + 1} of ${step.total.toLocaleString("en")}`));
   }
 
-  function move(by) {
-    const place = at() + by;
-    if (place < 0) return say("This is the beginning of the text.");
-    view.set({ at: place });
+  function move(offset) {
+    const position = getPosition() + offset;
+    if (position < 0) return notify("This is the beginning of the text.");
+    view.set({ at: position });
   }
 
-  function oneModel(model, step) {
-    const unit = parseUnit(model.unit);
-    const chosen = (number) => (model.about === about ? view.set({ unit: unitName({ ...unit, number }) }) : null);
-    const words = model.about.words;
-    const gates = step.quantities.filter((each) => !each.state);
-    const states = step.quantities.filter((each) => each.state);
-    const vector = (label, values) => vectorMap(label, values, label[1] === "x" ? -1 : unit.number, label[1] === "x" ? null : chosen);
+  function drawModel(entry, step) {
+    const unit = parseUnit(entry.unit);
+    const selectUnit = (number) => (entry.about === about ? view.set({ unit: unitName({ ...unit, number }) }) : null);
+    const words = entry.about.words;
+    const gates = step.quantities.filter((quantity) => !quantity.state);
+    const states = step.quantities.filter((quantity) => quantity.state);
+    const drawVector = (label, values) => vectorMap(label, values, label[1] === "x" ? -1 : unit.number, label[1] === "x" ? null : selectUnit);
     const flow = make("div", { class: "flow" },
-      group("input", vector(["input", "x"], step.x)),
-      group("previous state", ...Object.entries(step.before).map(([name, values]) => vector([words[name], name], values))),
-      gates.length ? group("gates", ...gates.map((each) => vector([each.word, each.name], each.values))) : "",
-      group("new state", ...states.map((each) => vector([each.word, `${each.name}′`], each.values))),
-      step.likely.length ? group("prediction", nextSymbols(step.likely)) : "");
-    const written = make("dl", { class: "workedout" }, ...step.quantities.flatMap((each) => workOut(each, unit.number)));
-    const card = make("section", { class: "panel step", "aria-label": model.name },
-      make("h3", {}, cellCalled(model.about), " ", make("small", {}, `${model.name}, layer ${unit.layer + 1} of ${model.about.layers}`)), flow,
-      make("h4", {}, `${capitalised(model.about.named?.find((each) => each.unit === model.unit)?.name ?? `unit ${unit.number + 1}`)} written out `, make("small", {}, shownUnit(model.unit))), written);
-    card.append(saving(card, `${model.name} step ${at() + 1}`));
+      group("input", drawVector(["input", "x"], step.x)),
+      group("previous state", ...Object.entries(step.before).map(([name, values]) => drawVector([words[name], name], values))),
+      gates.length ? group("gates", ...gates.map((quantity) => drawVector([quantity.word, quantity.name], quantity.values))) : "",
+      group("new state", ...states.map((quantity) => drawVector([quantity.word, `${quantity.name}′`], quantity.values))),
+      step.likely.length ? group("prediction", drawPredictions(step.likely)) : "");
+    const workedOut = make("dl", { class: "workedout" }, ...step.quantities.flatMap((quantity) => describeQuantity(quantity, unit.number)));
+    const card = make("section", { class: "panel step", "aria-label": entry.name },
+      make("h3", {}, cellName(entry.about), " ", make("small", {}, `${entry.name}, layer ${unit.layer + 1} of ${entry.about.layers}`)), flow,
+      make("h4", {}, `${capitalise(entry.about.named?.find((namedCell) => namedCell.unit === entry.unit)?.name ?? `unit ${unit.number + 1}`)} written out `, make("small", {}, formatAddress(entry.unit))), workedOut);
+    card.append(saveButtons(card, `${entry.name} step ${getPosition() + 1}`));
     return card;
   }
 
-  draw().catch((error) => say(error.message));
+  draw().catch((error) => notify(error.message));
   return {
     update: draw,
     key(event) {
-      const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-      if (by) move(by);
-      return Boolean(by);
+      const offset = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (offset) move(offset);
+      return Boolean(offset);
     },
   };
 }
 
-export function capitalised(text) {
+export function capitalise(text) {
   return text[0].toUpperCase() + text.slice(1);
 }
 
@@ -136,13 +136,13 @@ function group(label, ...parts) {
   return make("div", { class: "group" }, make("span", { class: "grouped" }, label), make("div", { class: "vectors" }, ...parts));
 }
 
-// A vector as coloured boxes with numbers, or as a map if it is large.
-function vectorMap([word, letter], values, number, chosen) {
+// Draw a vector as coloured boxes with numbers, or as a map if it is large.
+function vectorMap([word, letter], values, number, onSelect) {
   const scale = Math.max(1, ...values.map(Math.abs));
-  const caption = make("figcaption", {}, ...plainName(word, letter));
-  if (values.length <= FEW_UNITS) {
+  const caption = make("figcaption", {}, ...quantityName(word, letter));
+  if (values.length <= MAX_NUMBERED_UNITS) {
     const boxes = values.map((value, i) => {
-      const box = chosen ? button(fixed(value, 2), () => chosen(i), { "aria-label": `${word} of unit ${i + 1}: ${fixed(value, 2)}` }) : make("span", {}, fixed(value, 2).replace(/\.00$/, ""));
+      const box = onSelect ? button(formatFixed(value, 2), () => onSelect(i), { "aria-label": `${word} of unit ${i + 1}: ${formatFixed(value, 2)}` }) : make("span", {}, formatFixed(value, 2).replace(/\.00$/, ""));
       box.classList.add("box");
       if (i === number) box.classList.add("here");
       paint(box, value, scale);
@@ -150,44 +150,44 @@ function vectorMap([word, letter], values, number, chosen) {
     });
     return make("figure", { class: "vector" }, caption, make("div", { class: "boxes" }, ...boxes));
   }
-  const wide = Math.ceil(Math.sqrt(values.length * 2));
-  const tall = Math.ceil(values.length / wide);
-  const size = Math.max(3, Math.min(8, Math.floor(170 / wide)));
-  const canvas = make("canvas", { width: wide * size, height: tall * size, role: "img", "aria-label": `${word} ${letter}: ${values.length} units, unit ${number + 1} at ${signed(values[number], 2)}`,
+  const numColumns = Math.ceil(Math.sqrt(values.length * 2));
+  const numRows = Math.ceil(values.length / numColumns);
+  const size = Math.max(3, Math.min(8, Math.floor(170 / numColumns)));
+  const canvas = make("canvas", { width: numColumns * size, height: numRows * size, role: "img", "aria-label": `${word} ${letter}: ${values.length} units, unit ${number + 1} at ${formatSigned(values[number], 2)}`,
     onclick: (event) => {
-      const at = canvas.getBoundingClientRect();
-      const place = Math.floor(((event.clientY - at.top) / at.height) * tall) * wide + Math.floor(((event.clientX - at.left) / at.width) * wide);
-      if (chosen && place < values.length) chosen(place);
+      const bounds = canvas.getBoundingClientRect();
+      const index = Math.floor(((event.clientY - bounds.top) / bounds.height) * numRows) * numColumns + Math.floor(((event.clientX - bounds.left) / bounds.width) * numColumns);
+      if (onSelect && index < values.length) onSelect(index);
     } });
-  const drawn = canvas.getContext("2d");
+  const context = canvas.getContext("2d");
   values.forEach((value, i) => {
-    drawn.fillStyle = colour(value, scale);
-    drawn.fillRect((i % wide) * size, Math.floor(i / wide) * size, size, size);
+    context.fillStyle = colour(value, scale);
+    context.fillRect((i % numColumns) * size, Math.floor(i / numColumns) * size, size, size);
   });
   if (number >= 0 && number < values.length) {
-    drawn.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--ink");
-    drawn.lineWidth = 2;
-    drawn.strokeRect((number % wide) * size - 1, Math.floor(number / wide) * size - 1, size + 2, size + 2);
+    context.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--ink");
+    context.lineWidth = 2;
+    context.strokeRect((number % numColumns) * size - 1, Math.floor(number / numColumns) * size - 1, size + 2, size + 2);
   }
-  const value = number >= 0 && number < values.length ? make("small", {}, ` ${signed(values[number], 3)}`) : "";
+  const value = number >= 0 && number < values.length ? make("small", {}, ` ${formatSigned(values[number], 3)}`) : "";
   return make("figure", { class: "vector" }, caption, canvas, value);
 }
 
-function nextSymbols(likely) {
-  return make("ol", { class: "nexts" }, ...likely.slice(0, 4).map(([symbol, p]) => {
+function drawPredictions(predictions) {
+  return make("ol", { class: "nexts" }, ...predictions.slice(0, 4).map(([symbol, p]) => {
     const bar = make("span", { class: "bar plus" });
     bar.style.width = `${Math.max(1, 60 * p)}px`;
-    return make("li", {}, make("b", {}, symbol === "</s>" ? "(end)" : visible(symbol)), bar, ` ${Math.round(100 * p)} %`);
+    return make("li", {}, make("b", {}, symbol === "</s>" ? "(end)" : showWhitespace(symbol)), bar, ` ${Math.round(100 * p)} %`);
   }));
 }
 
-// A quantity's equation, and its evaluation for the unit.
-function workOut(each, number) {
-  const prime = each.state ? "′" : "";
-  const value = each.values[number];
-  const lines = each.lines.length ? each.lines : [value === undefined ? "" : fixed(value, 3)];
-  const none = each.lines.length || value === undefined ? "" : make("small", {}, " as computed by the network");
-  return [make("dt", {}, ...plainName(each.word, each.name + prime)),
-    make("dd", {}, each.equation ? make("p", { class: "equation" }, make("i", {}, each.name + prime), " = ", ...typeset(each.equation)) : "",
-      value === undefined ? make("p", { class: "numbers" }, "has other units; select one above") : make("p", { class: "numbers" }, ...lines.map((line, i) => make(i === lines.length - 1 ? "strong" : "span", {}, `= ${line}`)), none))];
+// Return a quantity's equation and its evaluation for the unit.
+function describeQuantity(quantity, number) {
+  const prime = quantity.state ? "′" : "";
+  const value = quantity.values[number];
+  const lines = quantity.lines.length ? quantity.lines : [value === undefined ? "" : formatFixed(value, 3)];
+  const note = quantity.lines.length || value === undefined ? "" : make("small", {}, " as computed by the network");
+  return [make("dt", {}, ...quantityName(quantity.word, quantity.name + prime)),
+    make("dd", {}, quantity.equation ? make("p", { class: "equation" }, make("i", {}, quantity.name + prime), " = ", ...typeset(quantity.equation)) : "",
+      value === undefined ? make("p", { class: "numbers" }, "has other units; select one above") : make("p", { class: "numbers" }, ...lines.map((line, i) => make(i === lines.length - 1 ? "strong" : "span", {}, `= ${line}`)), note))];
 }

@@ -2,29 +2,29 @@
 // tag and name, else by its position. A part with a slider that is being dragged is rendered when the slider is released.
 
 const FOCUSABLE = "a, button, input, select, textarea, summary, [tabindex]";
-let lost = null; // the focused element that a render has removed, until its equivalent is there
-let dragged = null; // the slider that the pointer holds
-const delayed = new Map(); // children by container: renders that would remove that slider
+let lostFocus = null; // focused element that a render has removed, until its equivalent is rendered
+let draggedSlider = null; // slider that is being dragged
+const delayedRenders = new Map(); // children by container: renders that would remove that slider
 
 document.addEventListener("pointerdown", ({ target }) => {
-  lost = null;
-  dragged = target.matches("input[type=range]") ? target : null;
+  lostFocus = null;
+  draggedSlider = target.matches("input[type=range]") ? target : null;
 }, true);
 for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => setTimeout(release), true);
 
 function release() {
-  dragged = null;
-  const renders = [...delayed];
-  delayed.clear();
+  draggedSlider = null;
+  const renders = [...delayedRenders];
+  delayedRenders.clear();
   for (const [container, children] of renders) render(container, children);
 }
 
 export function render(container, children) {
-  if (dragged && container.contains(dragged)) return void delayed.set(container, children);
+  if (draggedSlider && container.contains(draggedSlider)) return void delayedRenders.set(container, children);
   const active = document.activeElement;
-  if (active !== container && container.contains(active)) lost = locate(active);
+  if (active !== container && container.contains(active)) lostFocus = locate(active);
   container.replaceChildren(...children);
-  if (lost) refocus();
+  if (lostFocus) refocus();
 }
 
 function locate(element) {
@@ -46,20 +46,20 @@ function namesakes(region, tag, name) {
 
 function refocus() {
   const main = document.getElementById("screen");
-  const { region, screen, tag, name, path, index, isOpen } = lost;
+  const { region, screen, tag, name, path, index, isOpen } = lostFocus;
   const hasMoved = ![document.body, main].includes(document.activeElement);
-  if (hasMoved || region.dataset.screen !== screen) return void (lost = null);
-  const there = path.reduce((node, i) => node?.children[i], region);
-  const target = namesakes(region, tag, name)[index] ?? (there?.tagName === tag ? there : null);
+  if (hasMoved || region.dataset.screen !== screen) return void (lostFocus = null);
+  const elementAtPath = path.reduce((node, i) => node?.children[i], region);
+  const target = namesakes(region, tag, name)[index] ?? (elementAtPath?.tagName === tag ? elementAtPath : null);
   if (isOpen && target?.closest("details")) target.closest("details").open = true;
-  ((target && enabled(target)) ?? main).focus({ preventScroll: true });
-  if (target) lost = null;
+  ((target && nearestEnabled(target)) ?? main).focus({ preventScroll: true });
+  if (target) lostFocus = null;
 }
 
-// The element, or the nearest beside it if it is disabled.
-function enabled(element) {
+// Return the element, or its nearest enabled sibling.
+function nearestEnabled(element) {
   if (!element.disabled) return element;
   const siblings = [...element.parentElement.children];
-  const distance = (other) => Math.abs(siblings.indexOf(other) - siblings.indexOf(element));
-  return siblings.filter((other) => other.matches(FOCUSABLE) && !other.disabled).sort((a, b) => distance(a) - distance(b))[0];
+  const distance = (sibling) => Math.abs(siblings.indexOf(sibling) - siblings.indexOf(element));
+  return siblings.filter((sibling) => sibling.matches(FOCUSABLE) && !sibling.disabled).sort((a, b) => distance(a) - distance(b))[0];
 }

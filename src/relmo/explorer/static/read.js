@@ -1,21 +1,21 @@
 // Read: a text coloured by one cell, page by page, with the truth below.
 
-import { addressed, ask, bundle, fromUnits, known, parseUnit, shownUnit, unitName } from "./data.js";
-import { button, choice, evidence, fixed, grid, heading, labelled, make, put, say, signed, tick, unitButton, visible } from "./dom.js";
-import { histogram, map } from "./charts.js";
-import { saving } from "./picture.js";
+import { ask, bundle, describeAddress, extractValues, formatAddress, getCached, parseUnit, unitName } from "./data.js";
+import { button, checkbox, dropdown, evidence, field, formatFixed, formatSigned, grid, heading, make, notify, put, showWhitespace, unitButton } from "./dom.js";
+import { histogram, textMap } from "./charts.js";
+import { saveButtons } from "./picture.js";
 import { ColouredText } from "./text.js";
 import { paint } from "./colour.js";
-import { claimOf } from "./words.js";
-import { proofOf } from "./proof.js";
+import { describeCell } from "./words.js";
+import { createProof } from "./proof.js";
 
 const MODES = [["centred", "deviation from the mean"], ["value", "value"], ["change", "change from the previous symbol"], ["on", "on or off, by a threshold"],
   ["surprisal", "surprisal (bits)"], ["gradient", "gradient of a prediction (select a symbol)"]];
-const AROUND = 24; // symbols of a strip
+const STRIP_LENGTH = 24; // symbols
 
 export function showRead(root, view) {
   const { about, state } = view;
-  const text = new ColouredText("the text; arrow keys move, [ and ] change the cell", { focused });
+  const text = new ColouredText("the text; arrow keys move, [ and ] change the cell", { onFocus });
   const top = make("div", {});
   const chips = make("div", { class: "chips", role: "group", "aria-label": "named cells" });
   const side = make("aside", { class: "side controls", "aria-label": "display settings" });
@@ -30,40 +30,40 @@ export function showRead(root, view) {
     make("section", { class: "middle", "aria-label": "text" }, picture, pager, proof, strips),
     make("div", { class: "rightside" }, focus, side, right)));
   let page = null;
-  let shown = { values: [], scale: 1 };
-  let expected = null;
+  let display = { values: [], scale: 1 };
+  let predictions = null;
   let strip = null;
-  let hovered = -1;
-  let loaded = ""; // the text and the page that the symbols are of
-  let latest = 0; // the number of the newest request; answers to earlier ones are dropped
+  let hoveredIndex = -1;
+  let loadedPage = ""; // text and page number of the displayed symbols
+  let latestRequest = 0; // number of the newest request; earlier answers are dropped
 
-  const asked = (more) => ({ model: state.model, text: state.text, page: state.page, ...more });
+  const buildParams = (params) => ({ model: state.model, text: state.text, page: state.page, ...params });
 
-  async function open() {
-    const turn = ++latest;
-    const place = `${state.text} ${state.page}`;
-    if (loaded !== place) {
-      [expected, strip, loaded] = [null, null, ""];
+  async function loadPage() {
+    const request = ++latestRequest;
+    const pageKey = `${state.text} ${state.page}`;
+    if (loadedPage !== pageKey) {
+      [predictions, strip, loadedPage] = [null, null, ""];
       for (const part of [right, strips, focus]) put(part);
     }
-    const [got, values] = await Promise.all([ask("page", asked()), getUnitValues()]);
-    if (turn !== latest) return;
-    const isNew = loaded !== place;
+    const [response, values] = await Promise.all([ask("page", buildParams()), getUnitValues()]);
+    if (request !== latestRequest) return;
+    const isNew = loadedPage !== pageKey;
     if (isNew) {
-      [page, loaded] = [got, place];
+      [page, loadedPage] = [response, pageKey];
       text.set(page.symbols, page.gaps);
-      if (state.mode === "gradient" && !isOnPage()) view.note({ at: -1 });
-      pages();
+      if (state.mode === "gradient" && !isOnPage()) view.saveState({ at: -1 });
+      drawPager();
     }
-    const colouring = colourBy(values, turn);
-    if (isNew && isOnPage()) text.land(state.at - page.first); // before anything is painted
+    const colouring = colourBy(values, request);
+    if (isNew && isOnPage()) text.scrollToSymbol(state.at - page.first); // before the first paint
     if (!(await colouring)) return;
-    controls();
-    if (!expected) {
-      const likely = await ask("expected", asked()).catch(() => null);
-      if (turn !== latest) return;
-      expected = likely;
-      if (state.mode === "surprisal" && !(await colourBy(values, turn))) return;
+    drawControls();
+    if (!predictions) {
+      const response = await ask("expected", buildParams()).catch(() => null);
+      if (request !== latestRequest) return;
+      predictions = response;
+      if (state.mode === "surprisal" && !(await colourBy(values, request))) return;
     }
     if (isNew && text.at < 0) reveal();
     if (text.at >= 0) {
@@ -71,250 +71,250 @@ export function showRead(root, view) {
       drawStrip(text.at);
     }
     prefetch();
-    drawOverview().catch((error) => say(error.message));
+    drawOverview().catch((error) => notify(error.message));
   }
 
   function isOnPage() {
     return page && state.at >= page.first && state.at < page.first + page.symbols.length;
   }
 
-  // The unit's values; empty, with a message, if they are not available.
+  // Return the unit's values; empty, with a message, if they are not available.
   function getUnitValues() {
-    return ask("values", asked({ unit: state.unit })).catch((error) => (say(error.message), { values: [], scale: 1 }));
+    return ask("values", buildParams({ unit: state.unit })).catch((error) => (notify(error.message), { values: [], scale: 1 }));
   }
 
   // Draw the values of the current mode with the truth below. Returns whether this is still the newest request.
-  async function colourBy(values, turn) {
-    shown = { ...values, name: "" };
-    const cell = view.named();
-    const turned = cell?.binary && cell.r < 0 ? -1 : 1;
-    if (!values.values.length) shown = { values: new Array(page.symbols.length).fill(0), scale: 1, name: "This saved page does not include the cell here." };
+  async function colourBy(values, request) {
+    display = { ...values, name: "" };
+    const cell = view.getNamedCell();
+    const sign = cell?.binary && cell.r < 0 ? -1 : 1;
+    if (!values.values.length) display = { values: new Array(page.symbols.length).fill(0), scale: 1, name: "This saved page does not include the cell here." };
     else if (state.mode === "centred") {
       const mean = values.values.reduce((sum, v) => sum + v, 0) / values.values.length;
-      shown.values = values.values.map((v) => turned * (v - mean));
-      shown.scale = quantile(shown.values.map(Math.abs), 0.99) || 1;
-      shown.name = turned < 0 ? "Sign inverted: the cell is negative where it is on." : "";
+      display.values = values.values.map((v) => sign * (v - mean));
+      display.scale = quantile(display.values.map(Math.abs), 0.99) || 1;
+      display.name = sign < 0 ? "Sign inverted: the cell is negative where it is on." : "";
     } else if (state.mode === "change") {
-      shown.values = values.values.map((v, i) => (i ? v - values.values[i - 1] : 0));
-      shown.scale = quantile(shown.values.map(Math.abs), 0.99) || 1;
+      display.values = values.values.map((v, i) => (i ? v - values.values[i - 1] : 0));
+      display.scale = quantile(display.values.map(Math.abs), 0.99) || 1;
     } else if (state.mode === "on") {
-      shown.values = values.values.map((v) => (v >= state.threshold ? 1 : -1));
-      shown.scale = 1;
-    } else if (state.mode === "surprisal" && expected?.bits.length) {
-      shown = { values: expected.bits, scale: 8, name: `surprisal of each ${view.symbol} in bits` };
+      display.values = values.values.map((v) => (v >= state.threshold ? 1 : -1));
+      display.scale = 1;
+    } else if (state.mode === "surprisal" && predictions?.bits.length) {
+      display = { values: predictions.bits, scale: 8, name: `surprisal of each ${view.symbol} in bits` };
     } else if (state.mode === "gradient") {
-      shown = { values: new Array(page.symbols.length).fill(0), scale: 1, name: `Select a ${view.symbol} with the pointer or the arrow keys.` };
+      display = { values: new Array(page.symbols.length).fill(0), scale: 1, name: `Select a ${view.symbol} with the pointer or the arrow keys.` };
       if (isOnPage()) {
-        const wanted = { model: state.model, text: state.text, at: state.at };
-        if (!known("gradient", wanted)) {
-          shown.name = `Computing the gradient of the prediction after ${view.symbol} ${state.at}…`;
+        const params = { model: state.model, text: state.text, at: state.at };
+        if (!getCached("gradient", params)) {
+          display.name = `Computing the gradient of the prediction after ${view.symbol} ${state.at}…`;
           draw();
         }
-        const gradient = await ask("gradient", wanted);
-        if (turn !== latest) return false;
+        const gradient = await ask("gradient", params);
+        if (request !== latestRequest) return false;
         showGradient(gradient);
       }
     }
     draw();
-    await underline(turn);
-    if (turn === latest) scale();
-    return turn === latest;
+    await drawTruth(request);
+    if (request === latestRequest) drawScale();
+    return request === latestRequest;
   }
 
   function draw() {
-    text.colour(shown.values, shown.scale, { marks: state.marks });
-    headline();
-    scale();
+    text.colour(display.values, display.scale, { marks: state.marks });
+    drawHeadline();
+    drawScale();
   }
 
-  function showGradient(found) {
-    found.values.forEach((value, i) => {
-      const place = found.first + i - page.first;
-      if (place >= 0 && place < shown.values.length) shown.values[place] = value;
+  function showGradient(gradient) {
+    gradient.values.forEach((value, i) => {
+      const index = gradient.first + i - page.first;
+      if (index >= 0 && index < display.values.length) display.values[index] = value;
     });
-    shown.scale = quantile(found.values, 0.98) || 1;
-    shown.name = `The prediction of “${visible(found.symbol)}” after ${view.symbol} ${state.at} depends on these symbols; half of the gradient comes from the last ${found.half}.`;
+    display.scale = quantile(gradient.values, 0.98) || 1;
+    display.name = `The prediction of “${showWhitespace(gradient.symbol)}” after ${view.symbol} ${state.at} depends on these symbols; half of the gradient comes from the last ${gradient.half}.`;
   }
 
-  // The feature drawn as truth: the selected one, or that of the named cell.
+  // Return the feature drawn as truth: the selected one, or the feature of the named cell.
   function getTruthFeature() {
     if (state.mode === "surprisal" || state.mode === "gradient") return "";
-    return state.feature === "none" ? "" : state.feature || view.named()?.feature || "";
+    return state.feature === "none" ? "" : state.feature || view.getNamedCell()?.feature || "";
   }
 
-  async function underline(turn) {
+  async function drawTruth(request) {
     const feature = getTruthFeature();
-    const found = feature ? await ask("truth", asked({ feature })).catch(() => null) : null;
-    if (turn !== latest) return;
-    text.truth(found?.changes ? found.values : null);
-    shown.truth = found?.changes ? found.words : "";
+    const truth = feature ? await ask("truth", buildParams({ feature })).catch(() => null) : null;
+    if (request !== latestRequest) return;
+    text.drawTruth(truth?.changes ? truth.values : null);
+    display.truth = truth?.changes ? truth.words : "";
   }
 
   // Scroll to the first position at which the feature is on.
   function reveal() {
-    const first = text.spans.find((span) => span.dataset.truth);
-    if (first) text.reveal(first);
+    const firstSpan = text.spans.find((span) => span.dataset.truth);
+    if (firstSpan) text.reveal(firstSpan);
   }
 
-  function headline() {
-    const cell = view.named();
+  function drawHeadline() {
+    const cell = view.getNamedCell();
     const titles = { surprisal: `Surprisal of each ${view.symbol}`, gradient: "Gradient of a prediction" };
     const leads = { surprisal: `Orange: the network gave this ${view.symbol} a low probability.`, gradient: `Select a ${view.symbol}: the prediction after it depends most on the orange ones.` };
     const lead = cell ? `Orange: it is ${cell.binary ? "on" : "high"}. Blue: it is ${cell.binary ? "off" : "low"}. The line below the text shows the truth: ${cell.words}.`
       : "Orange: high. Blue: low. Most cells look like this: they have no known interpretation.";
-    put(top, heading(titles[state.mode] ?? claimOf(cell, view.called()), leads[state.mode] ?? lead));
-    top.querySelector("h2").append(" ", make("small", { class: "address" }, state.mode === "surprisal" || state.mode === "gradient" ? "" : addressed(view, state.unit)));
-    const others = about.named.map((each) => button(each.name, () => view.set({ unit: each.unit, mode: "centred", feature: "" }),
-      { "aria-pressed": String(each.unit === state.unit), title: shownUnit(each.unit) }));
-    put(chips, ...(others.length ? [make("span", {}, "Named cells: "), ...others] : []),
+    put(top, heading(titles[state.mode] ?? describeCell(cell, view.getUnitLabel()), leads[state.mode] ?? lead));
+    top.querySelector("h2").append(" ", make("small", { class: "address" }, state.mode === "surprisal" || state.mode === "gradient" ? "" : describeAddress(view, state.unit)));
+    const cellButtons = about.named.map((namedCell) => button(namedCell.name, () => view.set({ unit: namedCell.unit, mode: "centred", feature: "" }),
+      { "aria-pressed": String(namedCell.unit === state.unit), title: formatAddress(namedCell.unit) }));
+    put(chips, ...(cellButtons.length ? [make("span", {}, "Named cells: "), ...cellButtons] : []),
       button("a cell without interpretation", () => view.set({ unit: findUnnamed(), mode: "centred", feature: "" }), { "aria-pressed": String(!cell) }));
-    put(proof, cell && !titles[state.mode] ? proofOf(view, cell) : "");
+    put(proof, cell && !titles[state.mode] ? createProof(view, cell) : "");
   }
 
-  // The next cell without a name.
+  // Return the next cell without a name.
   function findUnnamed() {
     let unit = state.unit;
-    do unit = view.neighbour(1, unit); while (view.named(unit) && unit !== state.unit);
+    do unit = view.neighbour(1, unit); while (view.getNamedCell(unit) && unit !== state.unit);
     return unit;
   }
 
-  function scale() {
-    const bits = state.mode === "surprisal" || state.mode === "gradient";
-    const sides = state.mode === "on" || view.named()?.binary ? ["off", "on"] : ["low", "high"];
-    const ends = bits ? [[0, "none"], [shown.scale, "much"]] : [[-shown.scale, sides[0]], [0, "between"], [shown.scale, sides[1]]];
-    const plain = state.mode === "value" || state.mode === "change";
+  function drawScale() {
+    const isUnsigned = state.mode === "surprisal" || state.mode === "gradient";
+    const sides = state.mode === "on" || view.getNamedCell()?.binary ? ["off", "on"] : ["low", "high"];
+    const ends = isUnsigned ? [[0, "none"], [display.scale, "much"]] : [[-display.scale, sides[0]], [0, "between"], [display.scale, sides[1]]];
+    const hasNumbers = state.mode === "value" || state.mode === "change";
     put(legend, ...ends.map(([value, word]) => {
-      const box = make("span", { class: "swatch" }, plain || bits ? fixed(value, state.mode === "gradient" ? 4 : 2) : word);
-      paint(box, value, shown.scale);
+      const box = make("span", { class: "swatch" }, hasNumbers || isUnsigned ? formatFixed(value, state.mode === "gradient" ? 4 : 2) : word);
+      paint(box, value, display.scale);
       return box;
-    }), ` ${bits ? "" : `${view.called()} `}`, bits ? "" : make("small", { class: "address" }, shownUnit(state.unit)), ` ${shown.name}`,
-    shown.truth ? make("span", { class: "truthkey" }, make("i", {}), ` truth: ${shown.truth}`) : "");
+    }), ` ${isUnsigned ? "" : `${view.getUnitLabel()} `}`, isUnsigned ? "" : make("small", { class: "address" }, formatAddress(state.unit)), ` ${display.name}`,
+    display.truth ? make("span", { class: "truthkey" }, make("i", {}), ` truth: ${display.truth}`) : "");
   }
 
-  function controls() {
+  function drawControls() {
     const unit = parseUnit(state.unit);
     const size = about.states[unit.state] / about.directions;
-    const turn = (more) => view.set({ unit: unitName({ ...unit, ...more }) });
-    const address = make("output", { class: "address" }, shownUnit(state.unit));
+    const selectUnit = (changes) => view.set({ unit: unitName({ ...unit, ...changes }) });
+    const address = make("output", { class: "address" }, formatAddress(state.unit));
     const slider = make("input", { type: "range", min: 1, max: size, value: unit.number + 1, oninput: () => {
-      turn({ number: Number(slider.value) - 1 });
-      address.textContent = shownUnit(state.unit);
+      selectUnit({ number: Number(slider.value) - 1 });
+      address.textContent = formatAddress(state.unit);
     } });
     const number = make("input", { type: "number", min: 1, max: size, value: unit.number + 1, onchange: () =>
-      turn({ number: Math.max(0, Math.min(size - 1, Math.round(Number(number.value) || 1) - 1)) }) });
+      selectUnit({ number: Math.max(0, Math.min(size - 1, Math.round(Number(number.value) || 1) - 1)) }) });
     const pins = state.pins ? state.pins.split(",") : [];
-    const pinned = pins.includes(state.unit);
+    const isPinned = pins.includes(state.unit);
     const states = Object.keys(about.states).map((name) => [name, `${about.words[name]} (${name})`]);
-    const truths = [["", "feature of the named cell"], ["none", "none"], ...about.features.map((each) => [each.name, each.words])];
-    const opened = side.querySelector("details")?.open;
+    const truths = [["", "feature of the named cell"], ["none", "none"], ...about.features.map((feature) => [feature.name, feature.words])];
+    const isOpen = side.querySelector("details")?.open;
     put(side,
-      make("h3", {}, `Cell ${unit.number + 1} of ${size}${about.layers > 1 ? `, layer ${unit.layer + 1}` : ""} `, make("small", { class: "address" }, shownUnit(state.unit))),
-      make("div", { class: "row" }, button("◀ [", () => view.turn(-1), { "aria-label": "previous cell" }),
-        button("] ▶", () => view.turn(1), { "aria-label": "next cell" }),
-        button(pinned ? "Unpin" : "Pin", () => {
-          const kept = pinned ? pins.filter((pin) => pin !== state.unit) : [...pins, state.unit];
-          view.set({ pins: kept.join(",") });
+      make("h3", {}, `Cell ${unit.number + 1} of ${size}${about.layers > 1 ? `, layer ${unit.layer + 1}` : ""} `, make("small", { class: "address" }, formatAddress(state.unit))),
+      make("div", { class: "row" }, button("◀ [", () => view.moveUnit(-1), { "aria-label": "previous cell" }),
+        button("] ▶", () => view.moveUnit(1), { "aria-label": "next cell" }),
+        button(isPinned ? "Unpin" : "Pin", () => {
+          const newPins = isPinned ? pins.filter((pin) => pin !== state.unit) : [...pins, state.unit];
+          view.set({ pins: newPins.join(",") });
         }),
         button("Details →", () => view.set({ screen: "cell" }))),
       pins.length ? make("div", { class: "row pins" }, "Pinned ", ...pins.map((pin) =>
         unitButton(view, pin, () => view.set({ unit: pin }), { "aria-pressed": String(pin === state.unit) }))) : null,
-      labelled("Colour shows", choice(MODES.filter(([mode]) => !bundle || mode !== "gradient"), state.mode, (mode) => view.set({ mode }))),
-      labelled("Cell index", slider).appendChild(address).parentElement,
-      make("details", { open: Boolean(opened) }, make("summary", {}, "State, gate, layer"),
-        labelled("Number", number),
-        labelled("State or gate", choice(states, unit.state, (name) =>
-          turn({ state: name, number: Math.min(unit.number, about.states[name] / about.directions - 1) }))),
-        about.layers > 1 ? labelled("Layer", choice(Array.from({ length: about.layers }, (_, i) => [String(i), String(i + 1)]),
-          String(unit.layer), (layer) => turn({ layer: Number(layer) }))) : null,
-        about.directions > 1 ? labelled("Reads", choice([["", "forwards"], ["b", "backwards"]], unit.backward ? "b" : "",
-          (way) => turn({ backward: way === "b" }))) : null,
-        bundle ? null : labelled("Feature below the text", choice(truths, state.feature, (feature) => view.set({ feature }))),
-        tick("Mark signs: + solid line, − dotted line", state.marks, (marks) => view.set({ marks }))),
-      tick("Predictions", state.likely, (likely) => view.set({ likely })),
-      tick("All gates", state.gates, (gates) => view.set({ gates })),
-      ...(bundle ? [] : ownText(view)),
+      field("Colour shows", dropdown(MODES.filter(([mode]) => !bundle || mode !== "gradient"), state.mode, (mode) => view.set({ mode }))),
+      field("Cell index", slider).appendChild(address).parentElement,
+      make("details", { open: Boolean(isOpen) }, make("summary", {}, "State, gate, layer"),
+        field("Number", number),
+        field("State or gate", dropdown(states, unit.state, (name) =>
+          selectUnit({ state: name, number: Math.min(unit.number, about.states[name] / about.directions - 1) }))),
+        about.layers > 1 ? field("Layer", dropdown(Array.from({ length: about.layers }, (_, i) => [String(i), String(i + 1)]),
+          String(unit.layer), (layer) => selectUnit({ layer: Number(layer) }))) : null,
+        about.directions > 1 ? field("Reads", dropdown([["", "forwards"], ["b", "backwards"]], unit.backward ? "b" : "",
+          (direction) => selectUnit({ backward: direction === "b" }))) : null,
+        bundle ? null : field("Feature below the text", dropdown(truths, state.feature, (feature) => view.set({ feature }))),
+        checkbox("Mark signs: + solid line, − dotted line", state.marks, (marks) => view.set({ marks }))),
+      checkbox("Predictions", state.likely, (likely) => view.set({ likely })),
+      checkbox("All gates", state.gates, (gates) => view.set({ gates })),
+      ...(bundle ? [] : createTextForm(view)),
     );
   }
 
-  function pages() {
-    const turn = (label, to) => button(label, () => view.set({ page: to, at: -1 }), { disabled: !hasPage(to) });
-    put(pager, make("b", {}, page.title), ...(page.pages > 1 ? [turn("◀ Page", state.page - 1), ` ${state.page + 1} of ${page.pages} `, turn("Page ▶", state.page + 1)] : []),
+  function drawPager() {
+    const pageButton = (label, number) => button(label, () => view.set({ page: number, at: -1 }), { disabled: !hasPage(number) });
+    put(pager, make("b", {}, page.title), ...(page.pages > 1 ? [pageButton("◀ Page", state.page - 1), ` ${state.page + 1} of ${page.pages} `, pageButton("Page ▶", state.page + 1)] : []),
       ` ${page.total.toLocaleString("en")} ${view.symbols}${page.left_out ? `; ${page.left_out.toLocaleString("en")} more are omitted because of the size of the model` : ""}`,
-      saving(picture, `${state.model} ${state.unit} page ${state.page + 1}`), button("CSV", csv, { title: `the page's ${view.symbols} with this cell's values` }),
+      saveButtons(picture, `${state.model} ${state.unit} page ${state.page + 1}`), button("CSV", downloadCsv, { title: `the page's ${view.symbols} with this cell's values` }),
       bundle?.note ? make("small", {}, `Saved: ${bundle.note}.`) : null);
   }
 
-  // Whether a page is available; a saved page may have only some.
+  // Return whether a page is available; a saved page may have only some.
   function hasPage(number) {
-    return number >= 0 && number < page.pages && (!bundle || Boolean(known("page", asked({ page: number }))));
+    return number >= 0 && number < page.pages && (!bundle || Boolean(getCached("page", buildParams({ page: number }))));
   }
 
-  function csv() {
-    const quoted = (value) => `"${String(value).replaceAll('"', '""')}"`;
-    const rows = page.symbols.map((symbol, i) => [page.first + i, quoted(symbol), shown.values[i]].join(","));
+  function downloadCsv() {
+    const quote = (value) => `"${String(value).replaceAll('"', '""')}"`;
+    const rows = page.symbols.map((symbol, i) => [page.first + i, quote(symbol), display.values[i]].join(","));
     view.download(`${state.unit}.csv`, ["position,symbol,value", ...rows].join("\n"), "text/csv");
   }
 
-  function focused(place, how) {
-    if (!loaded || (how === "hover" && hovered === place)) return;
-    hovered = place;
-    describeSymbol(place);
-    if (how !== "focus") return;
-    drawStrip(place);
-    const moved = state.at !== page.first + place;
-    if (moved) view.note({ at: page.first + place });
-    if (moved && state.mode === "gradient") open().catch((error) => say(error.message));
+  function onFocus(index, trigger) {
+    if (!loadedPage || (trigger === "hover" && hoveredIndex === index)) return;
+    hoveredIndex = index;
+    describeSymbol(index);
+    if (trigger !== "focus") return;
+    drawStrip(index);
+    const hasMoved = state.at !== page.first + index;
+    if (hasMoved) view.saveState({ at: page.first + index });
+    if (hasMoved && state.mode === "gradient") loadPage().catch((error) => notify(error.message));
   }
 
-  function describeSymbol(place) {
-    const rows = [["value", signed(shown.values[place], 3)]];
-    if (strip) for (const [name, values] of Object.entries(strip.states)) rows.push([name, signed(values[place], 3)]);
-    if (expected?.bits.length) {
-      rows.push(["p", (2 ** -expected.bits[place]).toPrecision(2)], ["bits", fixed(expected.bits[place], 2)]);
+  function describeSymbol(index) {
+    const rows = [["value", formatSigned(display.values[index], 3)]];
+    if (strip) for (const [name, values] of Object.entries(strip.states)) rows.push([name, formatSigned(values[index], 3)]);
+    if (predictions?.bits.length) {
+      rows.push(["p", (2 ** -predictions.bits[index]).toPrecision(2)], ["bits", formatFixed(predictions.bits[index], 2)]);
     }
-    const after = expected?.likely[place]?.map(([symbol, p]) => `${visible(symbol)}\u00a0${p.toFixed(2)}`).join("  ");
+    const nextSymbols = predictions?.likely[index]?.map(([symbol, p]) => `${showWhitespace(symbol)}\u00a0${p.toFixed(2)}`).join("  ");
     put(focus,
-      make("h3", {}, `“${visible(page.symbols[place])}” `, make("small", {}, `${view.symbol} ${page.first + place}`)),
+      make("h3", {}, `“${showWhitespace(page.symbols[index])}” `, make("small", {}, `${view.symbol} ${page.first + index}`)),
       make("dl", {}, ...rows.flatMap(([name, value]) => [make("dt", { title: about.words[name] ?? "" }, name), make("dd", {}, value)])),
-      after ? make("p", { class: "after" }, make("b", {}, "predicted next: "), after) : "");
+      nextSymbols ? make("p", { class: "after" }, make("b", {}, "predicted next: "), nextSymbols) : "");
   }
 
-  // Predictions and gates around the focused symbol, in one table with aligned columns.
-  async function drawStrip(place) {
+  // Draw predictions and gates around the focused symbol, in one table with aligned columns.
+  async function drawStrip(index) {
     if (!state.likely && !state.gates) return put(strips);
-    const first = Math.max(0, Math.min(place - AROUND / 2, page.symbols.length - AROUND));
-    const some = page.symbols.slice(first, first + AROUND);
+    const start = Math.max(0, Math.min(index - STRIP_LENGTH / 2, page.symbols.length - STRIP_LENGTH));
+    const symbols = page.symbols.slice(start, start + STRIP_LENGTH);
     const rows = [];
-    if (state.likely && expected?.likely.length) {
+    if (state.likely && predictions?.likely.length) {
       for (const n of [0, 1, 2, 3, 4]) {
-        rows.push([n ? `prediction ${n + 1}` : "best prediction", ...some.map((_, i) => {
-          const [symbol, p] = expected.likely[first + i][n] ?? ["", 0];
-          const cell = make("td", { title: p.toFixed(3) }, visible(symbol));
+        rows.push([n ? `prediction ${n + 1}` : "best prediction", ...symbols.map((_, i) => {
+          const [symbol, p] = predictions.likely[start + i][n] ?? ["", 0];
+          const cell = make("td", { title: p.toFixed(3) }, showWhitespace(symbol));
           paint(cell, p, 1);
-          if (symbol === page.symbols[first + i + 1]) cell.classList.add("right");
+          if (symbol === page.symbols[start + i + 1]) cell.classList.add("right");
           return cell;
         })]);
       }
     }
     if (state.gates) {
-      strip ??= await ask("strip", asked({ unit: state.unit })).catch((error) => (say(error.message), null));
-      if (!strip || text.at !== place) return;
+      strip ??= await ask("strip", buildParams({ unit: state.unit })).catch((error) => (notify(error.message), null));
+      if (!strip || text.at !== index) return;
       for (const [name, values] of Object.entries(strip.states)) {
-        const most = about.gates.includes(name) ? 1 : quantile(values.map(Math.abs), 0.99) || 1;
-        rows.push([`${about.words[name] ?? name} ${name}`, ...some.map((_, i) => {
-          const cell = make("td", { title: values[first + i] }, fixed(values[first + i], 1));
-          paint(cell, values[first + i], most);
+        const maxValue = about.gates.includes(name) ? 1 : quantile(values.map(Math.abs), 0.99) || 1;
+        rows.push([`${about.words[name] ?? name} ${name}`, ...symbols.map((_, i) => {
+          const cell = make("td", { title: values[start + i] }, formatFixed(values[start + i], 1));
+          paint(cell, values[start + i], maxValue);
           return cell;
         })]);
       }
     }
     if (!rows.length) return put(strips);
     const label = `Predictions after each ${view.symbol} (underlined: correct)${state.gates ? ", and the cell's states and gates" : ""}`;
-    put(strips, make("p", { class: "verdict" }, label), grid(["after", ...some.map(visible)], rows, { label }));
-    const here = strips.querySelectorAll("thead th")[place - first + 1];
-    here?.classList.add("here");
+    put(strips, make("p", { class: "verdict" }, label), grid(["after", ...symbols.map(showWhitespace)], rows, { label }));
+    const header = strips.querySelectorAll("thead th")[index - start + 1];
+    header?.classList.add("here");
     const box = strips.querySelector(".scroll");
-    if (here && box) box.scrollLeft = here.offsetLeft - box.clientWidth / 2;
+    if (header && box) box.scrollLeft = header.offsetLeft - box.clientWidth / 2;
   }
 
   async function drawOverview() {
@@ -322,69 +322,69 @@ export function showRead(root, view) {
       put(right, make("p", {}, "Maps of the text are available for ", about.carried.join(" and "), "."));
       return;
     }
-    const wanted = { model: state.model, text: state.text, unit: state.unit };
-    if (!known("overview", wanted)) put(right, make("p", { class: "loading" }, "reading the text…"));
-    const found = await ask("overview", wanted).catch((error) => ({ error: error.message }));
-    if (wanted.unit !== state.unit || wanted.text !== state.text) return;
-    if (found.error) return put(right, make("p", {}, bundle ? "" : found.error));
-    const { low, high } = found.histogram;
-    const slide = make("input", { type: "range", min: low, max: high, step: (high - low) / 100, value: state.threshold,
-      oninput: () => view.set({ mode: "on", threshold: Number(slide.value) }) });
-    const here = [page.first / found.total, (page.first + page.symbols.length - 1) / found.total];
-    const jump = (at) => turnTo(view, found, at);
+    const params = { model: state.model, text: state.text, unit: state.unit };
+    if (!getCached("overview", params)) put(right, make("p", { class: "loading" }, "reading the text…"));
+    const overview = await ask("overview", params).catch((error) => ({ error: error.message }));
+    if (params.unit !== state.unit || params.text !== state.text) return;
+    if (overview.error) return put(right, make("p", {}, bundle ? "" : overview.error));
+    const { low, high } = overview.histogram;
+    const thresholdSlider = make("input", { type: "range", min: low, max: high, step: (high - low) / 100, value: state.threshold,
+      oninput: () => view.set({ mode: "on", threshold: Number(thresholdSlider.value) }) });
+    const pageShares = [page.first / overview.total, (page.first + page.symbols.length - 1) / overview.total];
+    const jump = (position) => goToPosition(view, overview, position);
     put(right,
       make("h3", {}, "Highest values"),
-      make("ol", { class: "contexts" }, ...found.high.slice(0, 8).map((place) => context(place, jump))),
+      make("ol", { class: "contexts" }, ...overview.high.slice(0, 8).map((occurrence) => createContext(occurrence, jump))),
       make("h3", {}, "Lowest values"),
-      make("ol", { class: "contexts" }, ...found.low.slice(0, 5).map((place) => context({ ...place, value: -place.value }, jump))),
+      make("ol", { class: "contexts" }, ...overview.low.slice(0, 5).map((occurrence) => createContext({ ...occurrence, value: -occurrence.value }, jump))),
       evidence("Map and histogram of the text",
-        map(found.map, found.scale, here, (share) => jump(Math.floor(share * found.total))),
-        histogram(found.histogram, state.mode === "on" ? state.threshold : null), labelled("Threshold", slide),
-        make("p", {}, `mean ${fixed(found.mean)}, standard deviation ${fixed(found.sd)}`)));
+        textMap(overview.map, overview.scale, pageShares, (share) => jump(Math.floor(share * overview.total))),
+        histogram(overview.histogram, state.mode === "on" ? state.threshold : null), field("Threshold", thresholdSlider),
+        make("p", {}, `mean ${formatFixed(overview.mean)}, standard deviation ${formatFixed(overview.sd)}`)));
   }
 
   function prefetch() {
-    for (const by of [1, -1]) {
-      const next = view.neighbour(by);
-      if (!bundle) ask("values", asked({ unit: next })).catch(() => {});
+    for (const offset of [1, -1]) {
+      const next = view.neighbour(offset);
+      if (!bundle) ask("values", buildParams({ unit: next })).catch(() => {});
     }
-    if (!bundle || fromUnits("strip", asked({ unit: state.unit }))) {
+    if (!bundle || extractValues("strip", buildParams({ unit: state.unit }))) {
       const unit = state.unit;
-      ask("strip", asked({ unit })).then((got) => { if (unit !== state.unit) return; strip = got; if (text.at >= 0) describeSymbol(text.at); }).catch(() => {});
+      ask("strip", buildParams({ unit })).then((response) => { if (unit !== state.unit) return; strip = response; if (text.at >= 0) describeSymbol(text.at); }).catch(() => {});
     }
   }
 
-  open().catch((error) => { say(error.message); text.element.textContent = error.message; });
+  loadPage().catch((error) => { notify(error.message); text.element.textContent = error.message; });
   return {
     text,
-    update(changed) {
-      if (changed.includes("unit")) strip = null;
-      if (changed.includes("at") && loaded === `${state.text} ${state.page}` && isOnPage()) {
+    update(changedNames) {
+      if (changedNames.includes("unit")) strip = null;
+      if (changedNames.includes("at") && loadedPage === `${state.text} ${state.page}` && isOnPage()) {
         text.focus(state.at - page.first);
         text.reveal(text.spans[text.at]);
       }
-      return changed.every((name) => name === "at") && loaded && state.mode !== "gradient" ? null : open();
+      return changedNames.every((name) => name === "at") && loadedPage && state.mode !== "gradient" ? null : loadPage();
     },
   };
 }
 
 // Show the text at a position, on its page.
-export function turnTo(view, overview, at) {
+export function goToPosition(view, overview, position) {
   const { model, text } = view.state;
-  const page = overview.bounds.findLastIndex((first) => first <= at);
-  if (bundle && !known("page", { model, text, page })) return say("This page of the text is not in the saved file.");
-  view.set({ screen: "read", page, at });
+  const page = overview.bounds.findLastIndex((firstPosition) => firstPosition <= position);
+  if (bundle && !getCached("page", { model, text, page })) return notify("This page of the text is not in the saved file.");
+  view.set({ screen: "read", page, at: position });
 }
 
-// A context in the text. The left side is truncated at its start, so that the symbol is always visible.
-export function context(place, jump, before = 19, after = 10) {
-  const tag = make("button", { type: "button", class: "plain context", onclick: () => jump(place.at) });
-  tag.append(make("b", {}, signed(place.value)), make("span", { class: "before" }, make("bdi", {}, flat(place.before.slice(-before)))),
-    make("mark", {}, visible(place.symbol)), make("span", { class: "after" }, flat(place.after.slice(0, after))));
-  return make("li", {}, tag);
+// Create a list item with a context. The left side is truncated at its start, so that the symbol is always visible.
+export function createContext(occurrence, jump, numBefore = 19, numAfter = 10) {
+  const contextButton = make("button", { type: "button", class: "plain context", onclick: () => jump(occurrence.at) });
+  contextButton.append(make("b", {}, formatSigned(occurrence.value)), make("span", { class: "before" }, make("bdi", {}, escapeNewlines(occurrence.before.slice(-numBefore)))),
+    make("mark", {}, showWhitespace(occurrence.symbol)), make("span", { class: "after" }, escapeNewlines(occurrence.after.slice(0, numAfter))));
+  return make("li", {}, contextButton);
 }
 
-export function flat(text) {
+export function escapeNewlines(text) {
   return text.replaceAll("\n", "↵");
 }
 
@@ -393,9 +393,9 @@ export function quantile(values, q) {
   return sorted[Math.floor(q * (sorted.length - 1))] ?? 0;
 }
 
-function ownText(view) {
+function createTextForm(view) {
   const area = make("textarea", { rows: "4", maxlength: String(view.about.limit.characters), spellcheck: "false" });
-  const language = choice([["", "prose"], ["python", "Python"], ["c", "C"]], "", () => {});
-  return [make("details", {}, make("summary", {}, "Your own text"), labelled("Text", area), labelled("Language", language),
-    button("Open", () => view.own(area.value, language.value || null)))];
+  const language = dropdown([["", "prose"], ["python", "Python"], ["c", "C"]], "", () => {});
+  return [make("details", {}, make("summary", {}, "Your own text"), field("Text", area), field("Language", language),
+    button("Open", () => view.openText(area.value, language.value || null)))];
 }

@@ -1,27 +1,27 @@
 // Coloured text: each symbol is a span with the colour of its value. It can be selected and copied.
 
 import { make } from "./dom.js";
-import { ink, paint, step, table, STEPS } from "./colour.js";
+import { colourIndex, colourTable, paint, STEPS, textColour } from "./colour.js";
 
 export class ColouredText {
-  constructor(label, { focused } = {}) {
+  constructor(label, { onFocus } = {}) {
     this.element = make("div", { class: "text", tabindex: "0", role: "application", "aria-roledescription": "coloured text",
       "aria-label": label });
     this.spans = [];
     this.at = -1;
-    this.focused = focused ?? (() => {});
+    this.onFocus = onFocus ?? (() => {});
     this.element.addEventListener("mouseover", (event) => {
-      const place = this.place(event.target);
-      if (place >= 0) this.focused(place, "hover");
+      const index = this.indexOf(event.target);
+      if (index >= 0) this.onFocus(index, "hover");
     });
     this.element.addEventListener("click", (event) => {
-      const place = this.place(event.target);
-      if (place >= 0 && !String(getSelection())) this.focus(place);
+      const index = this.indexOf(event.target);
+      if (index >= 0 && !String(getSelection())) this.focus(index);
     });
     this.element.addEventListener("keydown", (event) => this.key(event));
   }
 
-  place(target) {
+  indexOf(target) {
     return target.i ?? -1;
   }
 
@@ -33,63 +33,63 @@ export class ColouredText {
       span.i = i;
       return span;
     });
-    const whole = document.createDocumentFragment();
+    const fragment = document.createDocumentFragment();
     this.spans.forEach((span, i) => {
-      if (gaps?.[i]) whole.append(gaps[i]);
-      whole.append(span);
+      if (gaps?.[i]) fragment.append(gaps[i]);
+      fragment.append(span);
     });
-    this.element.replaceChildren(whole);
-    this.drawn = new Int16Array(symbols.length).fill(-1);
+    this.element.replaceChildren(fragment);
+    this.colourIndices = new Int16Array(symbols.length).fill(-1);
     this.at = -1;
   }
 
   colour(values, scale, { marks = false } = {}) {
-    const colours = table();
-    if (this.colours !== colours) this.drawn.fill(-1);
+    const colours = colourTable();
+    if (this.colours !== colours) this.colourIndices.fill(-1);
     this.colours = colours;
     for (let i = 0; i < this.spans.length; i++) {
-      const wanted = step(values[i], scale);
-      if (this.drawn[i] === wanted) continue;
-      this.drawn[i] = wanted;
-      this.spans[i].style.backgroundColor = colours[wanted];
-      this.spans[i].style.color = ink(wanted);
+      const index = colourIndex(values[i], scale);
+      if (this.colourIndices[i] === index) continue;
+      this.colourIndices[i] = index;
+      this.spans[i].style.backgroundColor = colours[index];
+      this.spans[i].style.color = textColour(index);
     }
     this.element.classList.toggle("marks", marks);
     if (marks) {
       this.spans.forEach((span, i) => {
-        const side = (this.drawn[i] - STEPS) / STEPS;
+        const side = (this.colourIndices[i] - STEPS) / STEPS;
         span.dataset.sign = side > 0.4 ? "+" : side < -0.4 ? "-" : "";
       });
     }
   }
 
   // Draw a feature, 0 to 1 for each symbol, as a line below the text; null removes it.
-  truth(values) {
+  drawTruth(values) {
     this.spans.forEach((span, i) => {
-      const tall = values ? Math.round(4 * values[i]) : 0;
-      if (String(tall || "") === (span.dataset.truth ?? "")) return;
-      if (tall) span.dataset.truth = tall;
+      const lineHeight = values ? Math.round(4 * values[i]) : 0;
+      if (String(lineHeight || "") === (span.dataset.truth ?? "")) return;
+      if (lineHeight) span.dataset.truth = lineHeight;
       else delete span.dataset.truth;
-      span.style.boxShadow = tall ? `inset 0 -${tall}px var(--truth)` : "";
+      span.style.boxShadow = lineHeight ? `inset 0 -${lineHeight}px var(--truth)` : "";
     });
   }
 
-  focus(place) {
+  focus(index) {
     if (!this.spans.length) return;
-    this.mark(place);
+    this.mark(index);
     this.spans[this.at].scrollIntoView({ block: "nearest" });
-    this.focused(this.at, "focus");
+    this.onFocus(this.at, "focus");
   }
 
-  mark(place) {
+  mark(index) {
     this.spans[this.at]?.classList.remove("here");
-    this.at = Math.max(0, Math.min(place, this.spans.length - 1));
+    this.at = Math.max(0, Math.min(index, this.spans.length - 1));
     this.spans[this.at].classList.add("here");
   }
 
   // Scroll the box and the window so that this symbol is in the upper part.
-  land(place) {
-    this.mark(place);
+  scrollToSymbol(index) {
+    this.mark(index);
     const span = this.spans[this.at];
     this.reveal(span);
     scrollBy(0, Math.max(0, span.getBoundingClientRect().top - 0.75 * innerHeight));
@@ -102,26 +102,26 @@ export class ColouredText {
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const moves = { ArrowLeft: () => this.at - 1, ArrowRight: () => this.at + 1, Home: () => 0,
-      End: () => this.spans.length - 1, ArrowUp: () => this.line(-1), ArrowDown: () => this.line(1) };
+      End: () => this.spans.length - 1, ArrowUp: () => this.findInNextLine(-1), ArrowDown: () => this.findInNextLine(1) };
     if (!moves[event.key]) return;
     event.preventDefault();
     this.focus(moves[event.key]());
   }
 
-  // The symbol nearest below or above.
-  line(way) {
-    const from = this.spans[Math.max(this.at, 0)].getBoundingClientRect();
-    const middle = (from.left + from.right) / 2;
+  // Return the nearest symbol in the next or previous line.
+  findInNextLine(direction) {
+    const currentBounds = this.spans[Math.max(this.at, 0)].getBoundingClientRect();
+    const middle = (currentBounds.left + currentBounds.right) / 2;
     let best = this.at;
     let row = null;
-    let near = Infinity;
-    for (let i = this.at + way; i >= 0 && i < this.spans.length; i += way) {
+    let minDistance = Infinity;
+    for (let i = this.at + direction; i >= 0 && i < this.spans.length; i += direction) {
       const box = this.spans[i].getBoundingClientRect();
-      if ((box.top - from.top) * way < 3) continue;
+      if ((box.top - currentBounds.top) * direction < 3) continue;
       row ??= box.top;
       if (Math.abs(box.top - row) > 3) break;
-      const apart = Math.abs((box.left + box.right) / 2 - middle);
-      if (apart < near) [near, best] = [apart, i];
+      const distance = Math.abs((box.left + box.right) / 2 - middle);
+      if (distance < minDistance) [minDistance, best] = [distance, i];
     }
     return best;
   }
@@ -133,10 +133,10 @@ export function snippet(symbols, values, scale, gaps, truth) {
   symbols.forEach((symbol, i) => {
     const span = make("span", { class: symbol === "\n" ? "nl" : "" }, symbol);
     paint(span, values[i], scale);
-    const tall = truth ? Math.round(4 * truth[i]) : 0;
-    if (tall) {
-      span.dataset.truth = tall;
-      span.style.boxShadow = `inset 0 -${tall}px var(--truth)`;
+    const lineHeight = truth ? Math.round(4 * truth[i]) : 0;
+    if (lineHeight) {
+      span.dataset.truth = lineHeight;
+      span.style.boxShadow = `inset 0 -${lineHeight}px var(--truth)`;
     }
     if (gaps?.[i]) box.append(gaps[i]);
     box.append(span);

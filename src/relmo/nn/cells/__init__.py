@@ -1,8 +1,5 @@
 """Recurrent cells, one file each, written as their equations: the reference for every faster backend.
 
-    make_cell("lstm", 512, projection=128)      a function that makes such a cell for an input size
-    cell_class("gru")                           the class in `nn/cells/gru.py`
-
 To add a cell, add its file, with a class that describes itself as `Cell` documents, and its line in
 `relmo/settings/cells.py`. Language models, tasks, traces, interventions, gradients and the explorer then support it.
 """
@@ -20,11 +17,8 @@ __all__ = ["Cell", "State", "cell_class", "initialise", "make_cell"]
 def cell_class(name: str) -> type[Cell]:
     """Return the class of the cell in the file of this name."""
     module = import_module(f"{__name__}.{name}")
-    (cell,) = (
-        member
-        for member in vars(module).values()
-        if isinstance(member, type) and issubclass(member, Cell) and member.__module__ == module.__name__
-    )
+    types = [member for member in vars(module).values() if isinstance(member, type) and issubclass(member, Cell)]
+    (cell,) = (member for member in types if member.__module__ == module.__name__)
     return cell
 
 

@@ -1,10 +1,7 @@
 """Interface of recurrent cells, by which they are run, traced and changed.
 
-A cell is one step in time, `(x, state) -> (y, state)`. Its state is a tuple of tensors with the batch first: `(h,)` for
-Elman and GRU, `(h, c)` for the LSTM. `cell.gates(x, state)` returns every quantity of the step by name.
-
-Methods that compute take weights in place of the cell's own, in the order of `cell.weights()`. So weights with dropout
-reach a cell, and analyses run its equations with the weights of any network.
+A cell is one step in time, `(x, state) -> (y, state)`. Methods that compute take weights in place of the cell's own, in
+the order of `cell.weights()`. So weights with dropout reach a cell, and analyses run the weights of any network.
 """
 
 import inspect
@@ -57,12 +54,22 @@ class Cell(nn.Module):
     recurrent: ClassVar[tuple[str, ...]] = ("weight_hh",)
     fused: str | None = None
     parallel: bool = False
+    options: Sequence[str] = ()
+    """Options of a cell that change its equations, in words."""
 
     def __init__(self, input_size: int, hidden_size: int, output_size: int | None = None):
         super().__init__()
-        self.input_size = input_size
-        self.hidden_size = hidden_size
-        self.output_size = output_size or hidden_size
+        self.input_size, self.hidden_size, self.output_size = input_size, hidden_size, output_size or hidden_size
+        self.name = type(self).__module__.rpartition(".")[2]
+        """Name of the cell's file, used in settings and tables."""
+        self.state_sizes = tuple(self.output_size if state == "h" else hidden_size for state in self.states)
+        """Width of each tensor of the state."""
+        self.gate_names = [letter for letter, word in self.blocks.items() if word.endswith("gate")]
+        states = dict.fromkeys(self.states, "state") | {self.memory: "memory", "h": "output"}
+        self.words = states | {gate: self.blocks[gate] for gate in self.gate_names} | {**self.blocks}
+        """Quantities of a step with a description each: states, gates, others."""
+        self.sizes = dict.fromkeys(self.words, hidden_size) | dict(zip(self.states, self.state_sizes, strict=True))
+        """Width of each quantity of a step."""
 
     @classmethod
     def bare(cls, *sizes: int, **options: Any) -> Self:
@@ -70,35 +77,9 @@ class Cell(nn.Module):
         with torch.device("meta"):
             return cls(*sizes, **options)
 
-    @property
-    def name(self) -> str:
-        """Name of the cell's file, used in settings and tables."""
-        return type(self).__module__.rpartition(".")[2]
-
-    @property
-    def state_sizes(self) -> tuple[int, ...]:
-        """Width of each tensor of the state."""
-        return tuple(self.output_size if state == "h" else self.hidden_size for state in self.states)
-
-    @property
-    def gate_names(self) -> list[str]:
-        """Blocks that are gates."""
-        return [letter for letter, word in self.blocks.items() if word.endswith("gate")]
-
-    @property
-    def words(self) -> dict[str, str]:
-        """Quantities of a step with a description each: states, gates, others."""
-        states = dict.fromkeys(self.states, "state") | {self.memory: "memory", "h": "output"}
-        return states | {gate: self.blocks[gate] for gate in self.gate_names} | {**self.blocks}
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Width of each quantity of a step."""
-        return dict.fromkeys(self.words, self.hidden_size) | dict(zip(self.states, self.state_sizes, strict=True))
-
     def describe(self) -> str:
         """Return the name and the options that change the equations."""
-        return self.name
+        return f"{self.name} with {', '.join(self.options)}" if self.options else self.name
 
     def equations(self) -> dict[str, str]:
         """Return the right side of each quantity's equation, from the docstring of the class."""
@@ -109,7 +90,7 @@ class Cell(nn.Module):
 
     def named_weights(self, weights: Weights) -> dict[str, Tensor]:
         """Return the weights by their names in the equations: W_n is the matrix with which n reads x."""
-        return {f"W_{letter}": matrix for letter, matrix in self.input_matrices(weights).items()}
+        return {f"W_{letter}": matrix for letter, matrix in self.matrices(self.inputs, weights).items()}
 
     def reset_parameters(self) -> None:
         """Draw every weight and bias uniformly from ±1/sqrt(H), as torch does."""
@@ -119,8 +100,9 @@ class Cell(nn.Module):
 
     def initialise(self) -> None:
         """Initialise for a task: recurrent matrices of each block orthogonal, other matrices Xavier, biases 0."""
-        weights = self.weights()
-        input_matrices, recurrent_matrices = self.input_matrices(weights), self.recurrent_matrices(weights)
+        input_matrices, recurrent_matrices = (
+            self.matrices(names, self.weights()) for names in (self.inputs, self.recurrent)
+        )
         for letter in self.blocks:
             if letter in input_matrices:
                 nn.init.xavier_uniform_(input_matrices[letter])
@@ -134,27 +116,19 @@ class Cell(nn.Module):
         """Return the weights in the order of their creation."""
         return list(self.parameters(recurse=False))
 
-    def input_matrices(self, weights: Weights) -> dict[str, Tensor]:
-        """Return for each block the matrix (H, I) with which it reads x."""
-        return self._by_block(self.inputs, weights)
-
-    def recurrent_matrices(self, weights: Weights) -> dict[str, Tensor]:
-        """Return for each block the matrix (H, P) with which it reads h, if it does; diagonal for independent units."""
-        return self._by_block(self.recurrent, weights)
-
-    def _by_block(self, names: Sequence[str], weights: Weights) -> dict[str, Tensor]:
+    def matrices(self, names: Sequence[str], weights: Weights) -> dict[str, Tensor]:
+        """Return for each block the matrix with which it reads x (H, I) or h (H, P), for the names `inputs` or
+        `recurrent`; diagonal for independent units, empty if there are none."""
         for (name, _), weight in zip(self.named_parameters(recurse=False), weights, strict=True):
             if name in names and len(weight) == len(self.blocks) * self.hidden_size:
-                parts = weight.split(self.hidden_size)
-                return {
-                    letter: part.diag() if part.dim() == 1 else part
-                    for letter, part in zip(self.blocks, parts, strict=True)
-                }
+                parts = [part.diag() if part.dim() == 1 else part for part in weight.split(self.hidden_size)]
+                return dict(zip(self.blocks, parts, strict=True))
         return {}
 
     def projection_matrix(self, weights: Weights) -> Tensor | None:
-        """Return the matrix (P, H) that projects hidden units to h; None without projection."""
-        return None
+        """Return the matrix (P, H) that projects hidden units to h, `weight_hr`; None without projection."""
+        names = [name for name, _ in self.named_parameters(recurse=False)]
+        return weights[names.index("weight_hr")] if "weight_hr" in names else None
 
     def raise_forget_bias(self, by: float) -> None:
         """Increase the bias of the gate that keeps memory; for cells with the option `forget_bias`."""
@@ -212,12 +186,13 @@ class StackedCell(Cell):
     def named_weights(self, weights: Weights) -> dict[str, Tensor]:
         """Return the weights by name: W_if reads x for the block f, W_hf reads h; b_if and b_hf are its biases."""
         _, _, b_ih, b_hh, *_ = weights
-        named = {f"W_i{letter}": matrix for letter, matrix in self.input_matrices(weights).items()}
-        named |= {f"W_h{letter}": matrix for letter, matrix in self.recurrent_matrices(weights).items()}
+        named = {f"W_i{letter}": matrix for letter, matrix in self.matrices(self.inputs, weights).items()}
+        named |= {f"W_h{letter}": matrix for letter, matrix in self.matrices(self.recurrent, weights).items()}
         for side, bias in (("i", b_ih), ("h", b_hh)):
             parts = bias.split(self.hidden_size)
             named |= {f"b_{side}{letter}": part for letter, part in zip(self.blocks, parts, strict=True)}
-        return named
+        projection = self.projection_matrix(weights)
+        return named if projection is None else named | {"W_hr": projection}
 
     def from_input(self, x: Tensor, weights: Weights) -> Tensor:
         W_ih, _, b_ih, *_ = weights
@@ -235,13 +210,8 @@ def orthogonal_(tensor: Tensor) -> Tensor:
 def initialise(network: nn.Module) -> None:
     """Initialise the weights of all linear layers and recurrent cells of a network for a task.
 
-    layer             weight      initial value
-    Linear            W           Xavier: uniform in ±sqrt(6 / (in + out)); Glorot & Bengio 2010
-                      b           0
-    a cell            W_ih        Xavier, each gate by itself
-                      W_hh        orthogonal, each gate by itself; Saxe et al. 2014
-                      W_hr        Xavier
-                      b_ih, b_hh  0, but b_ih of the LSTM's forget gate its cell's `forget_bias`: 1
+    Matrices are Xavier (uniform in ±sqrt(6 / (in + out)); Glorot & Bengio 2010), recurrent ones orthogonal (Saxe et al.
+    2014), each gate by itself; biases are 0, but b_ih of the LSTM's forget gate its cell's `forget_bias`.
     """
     for module in network.modules():
         if isinstance(module, nn.Linear):

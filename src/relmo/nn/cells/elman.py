@@ -29,11 +29,8 @@ class ElmanCell(StackedCell):
     def __init__(self, input_size: int, hidden_size: int, *, nonlinearity: Literal["tanh", "relu"] = "tanh"):
         super().__init__(input_size, hidden_size)
         self.nonlinearity = nonlinearity
-        self.fused = f"rnn_{nonlinearity}"
+        self.fused, self.options = f"rnn_{nonlinearity}", [nonlinearity]
         self.reset_parameters()
-
-    def describe(self) -> str:
-        return f"{self.name} with {self.nonlinearity}"
 
     def equations(self) -> dict[str, str]:
         return {name: text.replace("tanh", self.nonlinearity) for name, text in super().equations().items()}

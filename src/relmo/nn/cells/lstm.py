@@ -56,18 +56,14 @@ class LSTMCell(StackedCell):
         forget_bias: float = 1.0,
     ):
         super().__init__(input_size, hidden_size, projection)
-        self.cell_clip = cell_clip
-        self.projection_clip = projection_clip if projection else None
+        self.cell_clip, self.projection_clip = cell_clip, projection_clip if projection else None
+        clips = {"cell": self.cell_clip, "projection": self.projection_clip}
+        self.options = [f"{name} clipped at {limit:g}" for name, limit in clips.items() if limit is not None]
         self.forget_bias = forget_bias
         self.weight_hr = nn.Parameter(torch.empty(projection, hidden_size)) if projection else None
         is_smaller = projection is None or projection < hidden_size  # required by the fused kernels
-        self.fused = "lstm" if is_smaller and self.cell_clip is None and self.projection_clip is None else None
+        self.fused = "lstm" if is_smaller and not self.options else None
         self.reset_parameters()
-
-    def describe(self) -> str:
-        clips = {"cell": self.cell_clip, "projection": self.projection_clip}
-        options = [f"{name} clipped at {limit:g}" for name, limit in clips.items() if limit is not None]
-        return f"{self.name} with {', '.join(options)}" if options else self.name
 
     def equations(self) -> dict[str, str]:
         equations = super().equations()
@@ -78,10 +74,6 @@ class LSTMCell(StackedCell):
         if self.projection_clip is not None:
             equations["h"] = f"clip({equations['h']}, ±{self.projection_clip:g})"
         return equations
-
-    def named_weights(self, weights: Weights) -> dict[str, Tensor]:
-        projection = self.projection_matrix(weights)
-        return super().named_weights(weights) | ({} if projection is None else {"W_hr": projection})
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -95,9 +87,6 @@ class LSTMCell(StackedCell):
     @torch.no_grad()
     def raise_forget_bias(self, by: float) -> None:
         self.bias_ih[self.hidden_size : 2 * self.hidden_size] += by
-
-    def projection_matrix(self, weights: Weights) -> Tensor | None:
-        return None if self.weight_hr is None else weights[4]
 
     def step(self, from_x: Tensor, state: State, weights: Weights, intervene: Intervene = unchanged) -> LSTMGates:
         _, W_hh, _, b_hh, *W_hr = weights
@@ -114,10 +103,7 @@ class LSTMCell(StackedCell):
 def update_memory(
     i: Tensor, f: Tensor, g: Tensor, o: Tensor, c: Tensor, limit: float | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the gates i, f, g, o and c' = clip(f * c + i * g, ±limit), from pre-activations and the cell state.
-
-    All reference paths share this definition of an LSTM step; kernels are tested against them.
-    """
+    """Return the gates i, f, g, o and c' = clip(f * c + i * g, ±limit), from pre-activations and the cell state."""
     i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
     return i, f, g, o, clip(f * c + i * g, limit)
 

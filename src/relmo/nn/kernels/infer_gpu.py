@@ -1,11 +1,8 @@
 """Inference of the stack on a GPU, from a table of the first layer's gates or from its input.
 
-With few sequences in a batch a GPU waits for Python, so their steps are recorded as a CUDA graph. A graph has a fixed
-number of rows and steps: both are rounded up, and each row stops at its own length. Larger batches run step by step,
-each with the active rows only.
-
-A graph always uses the same memory, so threads take turns: a thread copies its input in, replays the graph and copies
-the outputs before the next thread may start. Each stream has its own graphs.
+With few sequences in a batch a GPU waits for Python, so their steps are recorded as a CUDA graph of a fixed number of
+rows and steps, both rounded up. Larger batches run step by step, each with the active rows only. A graph always uses
+the same memory, so threads take turns. Each stream has its own graphs.
 """
 
 from collections import OrderedDict
@@ -17,7 +14,7 @@ import torch
 from torch import Tensor
 
 from relmo.nn.kernels import lstm_step_triton as kernels
-from relmo.nn.kernels.layer import Clips, Gates, Steps, Weights, lengths_of
+from relmo.nn.kernels.lstm_step import Clips, Gates, Steps, Weights, lengths_of
 
 State = tuple[Tensor, ...]
 
@@ -43,11 +40,6 @@ class Prepared(NamedTuple):
 
     weights: list[Weights]
     graphs: OrderedDict[tuple[object, ...], RecordedStack]  # least recently used first
-
-
-def supports(tensor: Tensor) -> bool:
-    """Return whether inference can run on this table of gates or input."""
-    return kernels.available(tensor)
 
 
 @torch.autocast("cuda", enabled=False)
@@ -111,11 +103,7 @@ def _unroll(
     lengths: Tensor | None = None,
     skip: bool,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Run all layers step by step.
-
-    Sequences end by `sizes`, the number of active rows at each step, or by `lengths` (B,) on the device; then all rows
-    take all steps, and a row past its end does not change.
-    """
+    """Run all layers step by step, with the active rows of each step, or with all and `lengths` (B,) on the device."""
     inputs = source.words if isinstance(source, Gates) else source
     steps, batch = inputs.shape[1:3]
     if lengths is None:

@@ -1,256 +1,167 @@
-"""Recurrence of a layer on a CPU in float32, for training, compiled from `lstm.c`; and the library of all C kernels.
+"""Recurrence of a layer on a CPU: training in float32 (`lstm.c`), inference in every precision (`infer.c`).
 
-Without a C compiler, on another kind of processor, or with RELMO_KERNELS=0 in the environment there is no library. Then
-`supports` is false, and callers use torch's operations, which agree within rounding. In the kernels, a row's numbers
-depend neither on the other rows nor on the number of threads.
-
-Each direction runs in a thread of its own if torch has two, and so do blocks of rows if it has more.
+Inference reads a table of gates or an input, in float32, bfloat16 or int8 as `quantize` defines them. Its weights are
+packed in the order of the kernel and cached until they change.
 """
 
 import ctypes
 import math
-import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import cache
-from itertools import pairwise
-from pathlib import Path
-from threading import Thread, local
+from ctypes import byref
+from threading import local
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from relmo.nn.kernels.layer import Clips, Steps, Weights
+from relmo.nn.kernels import cached
+from relmo.nn.kernels.cpu import FLOAT, LONG, POINTER, at, check, kernels, spread
+from relmo.nn.kernels.lstm_step import Gates, Steps, Weights
+from relmo.nn.quantize import BLOCK, PRECISIONS, Precision, level_columns, quantize, round_to
 
-VERSION = 4  # of the interface of `lstm.c`
-MIN_PARALLEL_WORK = 2_000_000  # multiplications in a pass below which a second thread does not pay
 COPY_COST = 8  # multiplications that take as long as copying a number
-MIN_ROWS = 24  # per thread
 MIN_REUSED_SIZE = 1 << 18  # scratch buffers of at least so many numbers are reused by the next call
+SCRATCH = local()
+VECTORS = 4  # of columns in a panel
+MAX_EAGER_ROWS = 10  # up to so many rows (1 in small layers) the input gates of all steps are computed first
+MIN_LARGE_SIZE = 1 << 22  # input weights of a large layer
+TYPES = {1: torch.float32, 2: torch.bfloat16, 4: torch.int8}  # by the count in a unit of four bytes
 
-AVX512 = ["kernels_v4_bf16", "kernels_v4_vnni", "kernels_v4", "kernels_v3"]
-NAMES = {"AVX512": AVX512, "AVX2": ["kernels_v3"]}  # by torch's name for the instructions of the processor
-LONG, FLOAT, POINTER = ctypes.c_long, ctypes.c_float, ctypes.c_void_p
-SIGNATURES: dict[str, tuple[list[Any], Any]] = {
-    "relmo_version": ([], LONG),
-    "relmo_packed": ([LONG] * 2, LONG),
-    "relmo_pack": ([POINTER, *[LONG] * 4, POINTER], None),
-    "relmo_pack_gates": ([POINTER, LONG, LONG, POINTER], None),
-    "relmo_forward": ([POINTER, LONG, LONG], None),
-    "relmo_backward": ([POINTER, LONG, LONG], None),
-    "relmo_room": ([POINTER], LONG),
-    "relmo_weights": ([POINTER] * 6, None),
-    "relmo_supported": ([], LONG),
-    "relmo_large_pages": ([POINTER, LONG], None),
-    "relmo_lanes": ([], LONG),
-    "relmo_numbers": ([LONG], LONG),
-    "relmo_infer": ([POINTER, LONG, LONG], None),
-    "relmo_infer_gates": ([POINTER, LONG, LONG, POINTER], None),
-    "relmo_windows_forward": ([LONG] * 2 + [POINTER] + [LONG] * 4 + [POINTER] * 3 + [LONG], None),
-    "relmo_linear_packed": ([LONG] * 2 + [ctypes.c_int], LONG),
-    "relmo_linear_pack": ([POINTER] * 4 + [LONG] * 2 + [POINTER], None),
-    "relmo_linear": ([LONG] * 3 + [POINTER] * 4, None),
-    "relmo_highway": ([LONG] * 2 + [POINTER] * 3, None),
-    "relmo_windows_backward": ([LONG] * 2 + [POINTER] + [LONG] * 3 + [POINTER] * 2 + [LONG, POINTER], None),
-}
 COUNTS = ["steps", "batch", "inputs", "hidden", "outputs"]
+CLIPS = (("sizes", ctypes.POINTER(LONG)), ("cell_clip", FLOAT), ("projection_clip", FLOAT))
 BUFFERS = ["x", "bias", "gates", "h", "c", "inner", "final_h", "final_c", "w_ih", "w_hh", "w_hr"]
 BUFFERS += ["dy", "dx", "dh", "dc", "later"]  # backward pass
+ROUNDED = ["x_units", "h_units", "m_units", "x_scale", "h_scale", "m_scale"]
 
 
 class TrainingLayer(ctypes.Structure):
     """Arguments of one direction, as declared in `lstm.c`."""
 
+    _fields_ = (*((name, LONG) for name in COUNTS), *CLIPS, *((name, POINTER) for name in BUFFERS))
+    references: tuple[Any, ...]  # the memory it points into: a thread may continue after an interruption
+
+
+class Matrix(ctypes.Structure):
+    """A packed weight, as declared in `infer.c`."""
+
     _fields_ = (
-        *((name, LONG) for name in COUNTS),
-        ("sizes", ctypes.POINTER(LONG)),
-        ("cell_clip", FLOAT),
-        ("projection_clip", FLOAT),
-        *((name, POINTER) for name in BUFFERS),
+        *((name, POINTER) for name in ("units", "scale", "start", "level")),
+        *((name, LONG) for name in ("depth", "columns")),
     )
-    references: Any
-    """The memory it points into: a thread may continue after an interruption."""
 
 
-@cache
-def library() -> ctypes.CDLL | None:
-    """Load the fastest kernels for this processor; None if there are none."""
-    if os.environ.get("RELMO_KERNELS") == "0":
-        return None
-    return next(iter(libraries().values()), None)
+class InferenceLayer(ctypes.Structure):
+    """Arguments of one direction, as declared in `infer.c`."""
+
+    _fields_ = (
+        *((name, LONG) for name in (*COUNTS, "precision", "skip")),
+        *CLIPS,
+        ("gates", POINTER),
+        ("stride", LONG),
+        *((name, POINTER) for name in ("words", "x", "y", "h", "c", "inner", *ROUNDED)),
+        *((name, Matrix) for name in ("ih", "hh", "hr")),
+    )
+    references: tuple[Any, ...]
 
 
-def libraries() -> dict[str, ctypes.CDLL]:
-    """Load all builds that this processor can run, the fastest first."""
-    builds = {}
-    for name in NAMES.get(torch.backends.cpu.get_cpu_capability(), ["kernels_plain"]):
-        try:
-            build = ctypes.CDLL(str(Path(__file__).with_name(f"{name}.so")))
-            for function, (arguments, result) in SIGNATURES.items():
-                getattr(build, function).argtypes, getattr(build, function).restype = arguments, result
-        except (OSError, AttributeError):  # not built, or outdated
-            continue
-        if build.relmo_version() == VERSION and build.relmo_supported():
-            builds[name] = build
-    return builds
+class Packed(NamedTuple):
+    """A packed weight as a matrix for each direction, and the tensors that they point into."""
+
+    directions: list[Matrix]
+    tensors: list[Tensor | None]
 
 
-def available() -> bool:
-    """Return whether the kernels were built and are enabled."""
-    return library() is not None
-
-
-def supports(*tensors: Tensor) -> bool:
-    """Return whether the kernels can run on these tensors: all float32 on a CPU."""
-    return all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors) and available()
-
-
-def run(x: Tensor, weights: Weights, start: Steps) -> tuple[Tensor, Tensor, Tensor]:
-    """Run one layer on x (2, T, B, I); return y (2, T, B, P), h (2, B, P), c (2, B, H)."""
-    return CompiledRecurrence.apply(x, start.h, start.c, *weights, list(start.sizes), start.clips)
-
-
-class Buffers(NamedTuple):
-    """Outputs of the forward pass for both directions; see `lstm.c`."""
-
-    gates: Tensor
-    h: Tensor
-    c: Tensor
-    inner: Tensor | None
-    final_h: Tensor
-    final_c: Tensor
-
-
-class CompiledRecurrence(torch.autograd.Function):
-    """`run` with its backward pass, which overwrites the gates, so it runs once. The final state has no gradient."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        h: Tensor,
-        c: Tensor,
-        ih: Tensor,
-        bias: Tensor,
-        hh: Tensor,
-        hr: Tensor | None,
-        sizes: Sequence[int],
-        clips: Clips,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        buffers = forward(x, Weights(ih, bias, hh, hr), Steps(h, c, sizes, clips))
-        ctx.save_for_backward(x, ih, bias, hh, hr)
-        ctx.run = buffers[:4], sizes, clips
-        ctx.mark_non_differentiable(buffers.final_h, buffers.final_c)
-        return buffers.h[:, 1:], buffers.final_h, buffers.final_c
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        (gates, h, c, inner), sizes, clips = ctx.run
-        ctx.run = None  # the buffers are overwritten
-        x, *weights = ctx.saved_tensors
-        buffers = {"x": contiguous(x), "gates": gates, "h": h, "c": c, "inner": inner}
-        needs_dx = ctx.needs_input_grad[0]
-        dx, gradients = backward(dy, buffers, Weights(*weights), sizes, clips, needs_dx=needs_dx)
-        return dx, None, None, *gradients, None, None
-
-
-def forward(x: Tensor, weights: Weights, start: Steps) -> Buffers:
-    """Run all steps; return their outputs and what the backward pass needs."""
-    h, c, sizes, clips = start
-    hidden, outputs, hr = weights.hh.shape[1] // 4, weights.hh.shape[2], weights.hr
-    steps, batch = x.shape[1:3]
-    check("x", x, (2, steps, batch, weights.ih.shape[2]))
-    check("h", h, (2, batch, outputs))
-    check("c", c, (2, batch, hidden))
-    gates = h.new_empty(2, steps, batch, 4 * hidden)
-    final_h, final_c = (state.clone(memory_format=torch.contiguous_format) for state in (h, c))
-    hs, cs = h.new_empty(2, steps + 1, batch, outputs), c.new_empty(2, steps + 1, batch, hidden)
-    hs[:, 0], cs[:, 0] = h, c
-    inner = None if hr is None else h.new_empty(2, steps, batch, hidden)
-    buffers = Buffers(gates, hs, cs, inner, final_h, final_c)
-    arguments = buffers._asdict() | {
-        "x": contiguous(x),
-        "bias": contiguous(weights.bias),
-        "w_ih": pack(weights.ih, "gates", "ih"),
-        "w_hh": pack(weights.hh, "gates", "hh"),
-        "w_hr": None if hr is None else pack(hr, "transposed", "hr"),
-    }
-    directions = layers(arguments, weights, steps, batch, sizes, clips)
-    spread(lambda d, a, b: kernels().relmo_forward(directions[d], a, b), batch, sum(sizes) * hidden * outputs)
-    return buffers
-
-
-def backward(
-    dy: Tensor,
-    buffers: dict[str, Tensor | None],
-    weights: Weights,
-    sizes: Sequence[int],
-    clips: Clips,
-    *,
-    needs_dx: bool,
-) -> tuple[Tensor | None, Weights]:
-    """Return the gradients of x, if needed, and of the weights; the gates are overwritten by their gradients."""
-    steps, batch = dy.shape[1:3]
-    dx = dy.new_empty(2, steps, batch, weights.ih.shape[2]) if needs_dx else None
-    arguments = buffers | {
-        "dy": dy.contiguous(),
-        "dx": dx,
-        "dh": dy.new_empty(dy.shape),
-        "dc": dy.new_zeros(2, batch, weights.hh.shape[1] // 4),
-        "later": dy.new_zeros(2, batch, dy.shape[3]),
-        "w_ih": pack(weights.ih, "as it is", "ih") if needs_dx else None,
-        "w_hh": pack(weights.hh, "as it is", "hh"),
-        "w_hr": None if weights.hr is None else pack(weights.hr, "as it is", "hr"),
-    }
-    gradients = Weights(*(None if w is None else w.new_empty(w.shape) for w in weights))  # type: ignore[arg-type]
-    directions = layers(arguments, weights, steps, batch, sizes, clips)
-    work = sum(sizes) * weights.hh.shape[1] * weights.hh.shape[2]
-    spread(lambda d, a, b: kernels().relmo_backward(directions[d], a, b), batch, work)
-    sums = _scratch("sums", kernels().relmo_room(directions[0]))
-
-    def accumulate(d: int, *_: int) -> None:
-        outputs = (gradients.ih, gradients.hh, gradients.bias, gradients.hr, sums)
-        kernels().relmo_weights(directions[d], *(at(tensor, d) for tensor in outputs))
-
-    spread(accumulate, 1, work + COPY_COST * weights.hh.numel())
-    return dx, gradients
-
-
-def layers(
-    buffers: dict[str, Tensor | None], weights: Weights, steps: int, batch: int, sizes: Sequence[int], clips: Clips
+def _make_layers(
+    structure: Any, start: Steps, weights: Weights, buffers: dict[str, Tensor | None], **arguments: Any
 ) -> list[Any]:
-    """Return references to the `TrainingLayer` of both directions."""
-    four, outputs = weights.hh.shape[1:]
-    counts = dict(zip(COUNTS, (steps, batch, weights.ih.shape[2], four // 4, outputs), strict=True))
-    cell_clip, projection_clip = (math.inf if clip is None else clip for clip in clips)
-    references = []
+    """Return the structures of both directions; arguments that are packed weights have a matrix for each."""
+    sizes, (cell_clip, projection_clip) = start.sizes, (math.inf if clip is None else clip for clip in start.clips)
+    (four, outputs), inputs = weights.hh.shape[1:], weights.ih.shape[2]
+    counts = dict(zip(COUNTS, (len(sizes), start.h.shape[1], inputs, four // 4, outputs), strict=True))
+    layers = []
     for d in range(2):
-        layer = TrainingLayer(
+        layer = structure(
             **counts,
-            sizes=(LONG * steps)(*sizes),
+            sizes=(LONG * len(sizes))(*sizes),
             cell_clip=cell_clip,
             projection_clip=projection_clip,
             **{name: at(tensor, d) for name, tensor in buffers.items()},
+            **{name: value.directions[d] if isinstance(value, Packed) else value for name, value in arguments.items()},
         )
-        layer.references = buffers
-        references.append(ctypes.byref(layer))
-    return references
+        layer.references = (buffers, arguments)
+        layers.append(layer)
+    return layers
 
 
-def kernels() -> ctypes.CDLL:
-    """Return the library, which must be `available`."""
-    build = library()
-    assert build is not None
-    return build
+class CompiledRecurrence(torch.autograd.Function):
+    """A layer on x (2, T, B, I), whose backward pass overwrites the gates, so it runs once; states have no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, start: Steps, x: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        weights, (h, c, sizes, _) = Weights(*tensors), start
+        hidden, outputs, hr = weights.hh.shape[1] // 4, weights.hh.shape[2], weights.hr
+        steps, batch = len(sizes), x.shape[2]
+        check("x", x, (2, steps, batch, weights.ih.shape[2]))
+        check("h", h, (2, batch, outputs))
+        check("c", c, (2, batch, hidden))
+        gates = h.new_empty(2, steps, batch, 4 * hidden)
+        final_h, final_c = (state.clone(memory_format=torch.contiguous_format) for state in (h, c))
+        hs, cs = h.new_empty(2, steps + 1, batch, outputs), c.new_empty(2, steps + 1, batch, hidden)
+        hs[:, 0], cs[:, 0] = h, c
+        inner = None if hr is None else h.new_empty(2, steps, batch, hidden)
+        saved = {"gates": gates, "h": hs, "c": cs, "inner": inner}
+        buffers = saved | {
+            "x": x.detach().contiguous(),
+            "final_h": final_h,
+            "final_c": final_c,
+            "bias": weights.bias.detach().contiguous(),
+            "w_ih": _pack(weights.ih, "gates", "ih"),
+            "w_hh": _pack(weights.hh, "gates", "hh"),
+            "w_hr": None if hr is None else _pack(hr, "transposed", "hr"),
+        }
+        layers = _make_layers(TrainingLayer, start, weights, buffers)
+        spread(lambda d, a, b: kernels().relmo_forward(byref(layers[d]), a, b), batch, sum(sizes) * hidden * outputs)
+        ctx.save_for_backward(x, *weights)
+        ctx.run = saved, start
+        ctx.mark_non_differentiable(final_h, final_c)
+        return hs[:, 1:], final_h, final_c
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        saved, start = ctx.run
+        ctx.run = None  # the gates are overwritten by their gradients
+        x, *tensors = ctx.saved_tensors
+        weights = Weights(*tensors)
+        batch, hidden = dy.shape[2], weights.hh.shape[1] // 4
+        dx = dy.new_empty(*dy.shape[:3], weights.ih.shape[2]) if ctx.needs_input_grad[1] else None
+        buffers = saved | {
+            "x": x.detach().contiguous(),
+            "dy": dy.contiguous(),
+            "dx": dx,
+            "dh": dy.new_empty(dy.shape),
+            "dc": dy.new_zeros(2, batch, hidden),
+            "later": dy.new_zeros(2, batch, dy.shape[3]),
+            "w_ih": None if dx is None else _pack(weights.ih, "as it is", "ih"),
+            "w_hh": _pack(weights.hh, "as it is", "hh"),
+            "w_hr": None if weights.hr is None else _pack(weights.hr, "as it is", "hr"),
+        }
+        gradients = Weights(*(None if w is None else w.new_empty(w.shape) for w in weights))  # type: ignore[arg-type]
+        layers = _make_layers(TrainingLayer, start, weights, buffers)
+        work = sum(start.sizes) * weights.hh.shape[1] * weights.hh.shape[2]
+        spread(lambda d, a, b: kernels().relmo_backward(byref(layers[d]), a, b), batch, work)
+        sums = _scratch("sums", kernels().relmo_room(byref(layers[0])))
+        outputs = (gradients.ih, gradients.hh, gradients.bias, gradients.hr, sums)
+        spread(
+            lambda d, *_: kernels().relmo_weights(byref(layers[d]), *(at(tensor, d) for tensor in outputs)),
+            1,
+            work + COPY_COST * weights.hh.numel(),
+        )
+        return None, dx, *gradients
 
 
-def pack(weight: Tensor, form: str, scratch: str) -> Tensor:
+def _pack(weight: Tensor, form: str, scratch: str) -> Tensor:
     """Pack a weight (2, rows, columns) in the order of the kernels, in the scratch buffer of a name.
-
-    Inputs have as many elements as the weight has rows in the form "as it is", and as it has columns if "transposed"
-    or for "gates", whose rows are four to a cell.
-    """
+    The form is for inputs of as many elements as there are rows ("as it is"), or columns ("transposed", "gates")."""
     weight = weight.detach().contiguous()
     rows, columns = weight.shape[1:]
     depth, width = (rows, columns) if form == "as it is" else (columns, rows)
@@ -269,14 +180,8 @@ def pack(weight: Tensor, form: str, scratch: str) -> Tensor:
     return packed
 
 
-SCRATCH = local()
-
-
 def _scratch(name: str, size: int) -> Tensor:
-    """Return a buffer (2, size) of this thread, valid until the same name is used again.
-
-    Large buffers are reused, because allocating as much memory takes long.
-    """
+    """Return a buffer (2, size) of this thread, valid until the same name is used again."""
     if 2 * size < MIN_REUSED_SIZE:
         return torch.empty(2, size, dtype=torch.float32, device="cpu")
     buffer = vars(SCRATCH).get(name)
@@ -286,54 +191,127 @@ def _scratch(name: str, size: int) -> Tensor:
     return buffer[: 2 * size].view(2, size)
 
 
-def allocate_large_pages(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return an empty tensor on the CPU, in large pages of memory if the system has them: faster to read."""
-    tensor = torch.empty(*shape, dtype=dtype, device="cpu")
-    if (build := library()) is not None:
-        build.relmo_large_pages(tensor.data_ptr(), tensor.numel() * tensor.element_size())
-    return tensor
-
-
-def check(name: str, tensor: Tensor | None, shape: tuple[int, ...]) -> None:
-    """Raise an error if the shape is another; the kernels trust their arguments."""
-    if tensor is not None and tuple(tensor.shape) != shape:
-        raise ValueError(f"{name} is {tuple(tensor.shape)}, expected {shape}")
-
-
-def contiguous(tensor: Tensor | None) -> Tensor | None:
-    """Return the detached tensor in contiguous memory."""
-    return None if tensor is None else tensor.detach().contiguous()
-
-
-def at(tensor: Tensor | None, d: int) -> int | None:
-    """Return the address of a direction's part of the tensor."""
-    return None if tensor is None else tensor.data_ptr() + d * tensor.stride(0) * tensor.element_size()
-
-
-def spread(run: Callable[[int, int, int], object], batch: int, work: int) -> None:
-    """Call `run(direction, start, stop)` for both directions and all rows, in as many threads as are useful."""
-    threads = torch.get_num_threads() if work > MIN_PARALLEL_WORK else 1
-    blocks = max(1, min(threads // 2, batch // MIN_ROWS))
-    edges = [batch * k // blocks for k in range(blocks + 1)]
-    parts = [(d, a, b) for a, b in pairwise(edges) for d in range(2)]
-    if threads > 1:
-        run_parallel(run, parts)
+def infer(
+    source: Gates | Tensor, weights: Weights, start: Steps, *, skip: bool, precision: Precision
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run one layer from a table of gates or its input x (2, T, B, I), which is added to the output with `skip`."""
+    h, c, sizes, _ = start
+    (four, outputs), inputs = weights.hh.shape[1:], weights.ih.shape[2]
+    steps, batch = (source.words if isinstance(source, Gates) else source).shape[1:3]
+    check("h", h, (2, batch, outputs))
+    check("c", c, (2, batch, four // 4))
+    if len(sizes) != steps:
+        raise ValueError(f"sizes has {len(sizes)} steps, but there are {steps}")
+    h, c = (state.clone(memory_format=torch.contiguous_format) for state in (h, c))
+    y = h.new_empty(2, steps, batch, outputs)
+    buffers: dict[str, Tensor | None] = {"y": y, "h": h, "c": c, "inner": h.new_empty(2, batch, four // 4)}
+    buffers |= _make_buffers("h", batch, outputs, precision) | _make_buffers("m", batch, four // 4, precision)
+    arguments: dict[str, Any] = {"precision": PRECISIONS.index(precision), "skip": skip}
+    arguments["hh"] = _pack_cached(weights.hh, precision, by_gates=True)
+    if weights.hr is not None:
+        arguments["hr"] = _pack_cached(weights.hr, precision, by_gates=False)
+    work = sum(sizes) * four * outputs
+    eager = False
+    if isinstance(source, Gates):
+        table, words = source
+        check("gates", table, (2, table.shape[1], four))
+        check("words", words, (2, steps, batch))
+        if words.dtype != torch.int64:
+            raise ValueError(f"words are {words.dtype}, expected torch.int64")
+        if words.numel() and not 0 <= int(words.min()) <= int(words.max()) < table.shape[1]:
+            span = f"{int(words.min())} to {int(words.max())}"
+            raise IndexError(f"words range from {span}, but the table of gates has {table.shape[1]} rows")
+        table = table if table.stride(2) == 1 else table.contiguous()
+        arguments["stride"] = table.stride(1)
+        buffers |= {"gates": table, "words": words.contiguous()}
     else:
-        for part in parts:
-            run(*part)
+        check("x", source, (2, steps, batch, inputs))
+        buffers |= {"x": source.detach().contiguous(), "gates": weights.bias.detach().contiguous()}  # one row
+        eager = batch <= (MAX_EAGER_ROWS if weights.ih.numel() >= MIN_LARGE_SIZE else 1)
+        buffers |= _make_buffers("x", steps * batch if eager else batch, inputs, precision)
+        arguments["ih"] = _pack_cached(weights.ih, precision, by_gates=True)
+    layers = _make_layers(InferenceLayer, start, weights, buffers, **arguments)
+    if eager:
+        gates = h.new_empty(2, steps * batch, four)
+        spread(lambda d, a, b: kernels().relmo_infer_gates(byref(layers[d]), a, b, at(gates, d)), steps * batch, work)
+        for d, layer in enumerate(layers):
+            layer.gates, layer.stride, layer.ih = at(gates, d), four, Matrix()
+            layer.references += (gates,)
+    spread(lambda d, a, b: kernels().relmo_infer(byref(layers[d]), a, b), batch, work)
+    return y, h, c
 
 
-def run_parallel(run: Callable[..., object], parts: Sequence[tuple[int, ...]]) -> None:
-    """Run each part in a thread of its own, the first in this one.
+def input_gates(x: Tensor, ih: Tensor, bias: Tensor, d: int, precision: Precision) -> Tensor:
+    """Return the input's part of direction d's gates (N, 4H) for x (N, I), ih (2, 4H, I) and bias (2, 4H)."""
+    four, inputs = ih.shape[1:]
+    check("x", x, (len(x), inputs))
+    check("bias", bias, (2, four))
+    x, bias, gates = x.contiguous(), bias.contiguous(), x.new_empty(len(x), four)
+    rows = _make_buffers("x", len(x), inputs, precision)
+    buffers = {"x": x, "gates": bias[d]} | {name: tensor[0] for name, tensor in rows.items()}
+    matrix = _pack_cached(ih, precision, by_gates=True)
+    layer = InferenceLayer(
+        steps=1,
+        batch=len(x),
+        inputs=inputs,
+        hidden=four // 4,
+        precision=PRECISIONS.index(precision),
+        ih=matrix.directions[d],
+        **{name: tensor.data_ptr() for name, tensor in buffers.items()},
+    )
+    layer.references = (buffers, matrix)
+    call, work = kernels().relmo_infer_gates, len(x) * four * inputs
+    spread(lambda _, a, b: call(byref(layer), a, b, gates.data_ptr()), len(x), work, directions=1)
+    return gates
 
-    An interruption is raised after all have ended, because their memory may be reused then.
+
+def _make_buffers(name: str, rows: int, width: int, precision: Precision) -> dict[str, Tensor]:
+    """Allocate buffers for rounded rows; float32 needs none."""
+    buffers: dict[str, Tensor] = {}
+    if precision != "float32":
+        numbers = kernels().relmo_numbers(PRECISIONS.index(precision))
+        buffers[f"{name}_units"] = torch.empty(2, rows, -(-width // 16) * 16 // numbers, dtype=torch.int32)
+    if precision == "int8":
+        buffers[f"{name}_scale"] = torch.empty(2, rows, -(-width // BLOCK))
+    return buffers
+
+
+def _pack_cached(weight: Tensor, precision: Precision, *, by_gates: bool) -> Packed:
+    """Pack a weight (2, rows, columns): a projection, or `by_gates` with four rows per cell.
+
+    Rows are split into panels of four vectors, padded with zeros (panels, 4 L, K), and these into units of four bytes
+    (panels, K / numbers, 4 L, numbers). int8 has scales and starts of sums (2, blocks, columns), and a projection its
+    level (2, depth). Directions are packed one after the other, to save memory.
     """
-    threads = [Thread(target=run, args=part) for part in parts[1:]]
-    try:
-        for thread in threads:
-            thread.start()
-        run(*parts[0])
-    finally:
-        for thread in threads:
-            with suppress(RuntimeError):  # it was not started
-                thread.join()
+
+    def pack() -> Packed:
+        lanes, numbers = kernels().relmo_lanes(), kernels().relmo_numbers(PRECISIONS.index(precision))
+        units, scales, starts, levels = None, [], [], []
+        for d, matrix in enumerate(weight.detach()):
+            if precision == "int8" and not by_gates:
+                matrix, length = level_columns(matrix)
+                levels.append(length)
+            if by_gates:  # four gates of the same cells
+                matrix = matrix.unflatten(0, (4, -1))
+                matrix = pad(matrix, (0, 0, 0, -matrix.shape[1] % lanes)).unflatten(1, (-1, lanes)).transpose(0, 1)
+            else:
+                matrix = pad(matrix, (0, 0, 0, -matrix.shape[0] % (VECTORS * lanes)))
+            panels = matrix.reshape(-1, VECTORS * lanes, matrix.shape[-1])
+            if precision == "int8":
+                panels, block_scales = quantize(panels)  # (panels, 4 L, blocks)
+                sums = torch.stack([part.sum(dim=-1) for part in panels.split(BLOCK, dim=-1)])  # (blocks, panels, 4 L)
+                scales.append(block_scales.permute(2, 0, 1).flatten(1))
+                starts.append((-128 * sums).int().flatten(1))
+            panels = round_to(pad(panels, (0, -panels.shape[-1] % numbers)), precision)
+            panels = panels.unflatten(2, (-1, numbers)).transpose(1, 2).to(TYPES[numbers])
+            if units is None:
+                units = torch.empty(2, *panels.shape, dtype=panels.dtype, device="cpu")
+                # Large pages of memory are faster to read.
+                kernels().relmo_large_pages(units.data_ptr(), units.numel() * units.element_size())
+            units[d] = panels
+        assert units is not None
+        stacked = [torch.stack(tensors) if tensors else None for tensors in (scales, starts, levels)]
+        tensors, sizes = [units, *stacked], (weight.shape[2], units.shape[1] * units.shape[3])
+        return Packed([Matrix(*(at(tensor, d) for tensor in tensors), *sizes) for d in range(2)], tensors)
+
+    return cached(f"{precision} {by_gates} {kernels()._name}", [weight], pack)

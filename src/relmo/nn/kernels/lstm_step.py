@@ -1,14 +1,11 @@
-"""One step of the LSTM over a buffer of gates, forward and backward, in torch's operations.
+"""Arguments of a layer of ELMo's LSTM, common to all backends, and one step of it in torch's operations.
 
-    forward            z, pre-activations, becomes the gates i, f, g, o;  c_next = clip(f c + i g);  m = o tanh(c_next)
-    project            h = clip(m W_hr^T)
-    output_gradient    dh, from the loss and the next step, and zero where h was clipped
-    backward           z, gates, becomes their gradients (before activation);  dc, the gradient that reaches the cell
-                       from later steps, becomes the one for earlier steps
-    to_output          gradient of the previous h, z W_hh, as parts that are still to be summed
-
-z is (2, n, 4H), c and m (2, n, H), h (2, n, P); all are overwritten. `lstm_step_triton` is the same on a GPU.
+Both directions are in one tensor: z is (2, n, 4H), c and m (2, n, H), h (2, n, P); all are overwritten.
+`lstm_step_triton` has the same functions for a GPU.
 """
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,10 +16,59 @@ sigmoid_back, tanh_back = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_b
 unclipped = torch.ops.aten.hardtanh_backward.grad_input  # zero where a value is at its limits
 
 
+class Clips(NamedTuple):
+    """Limits of the cell state and the projected output; None does not clip."""
+
+    cell: float | None
+    projection: float | None
+
+
+class Weights(NamedTuple):
+    """Weights of a layer: (2, 4H, I), (2, 4H), (2, 4H, P), and (2, P, H) or None."""
+
+    ih: Tensor
+    bias: Tensor
+    hh: Tensor
+    hr: Tensor | None
+
+    def to(self, dtype: torch.dtype) -> "Weights":
+        """Convert the weights to a type."""
+        ih, bias, hh = (weight.to(dtype) for weight in self[:3])
+        return Weights(ih, bias, hh, None if self.hr is None else self.hr.to(dtype))
+
+
+class Gates(NamedTuple):
+    """Input part of the gates, in place of an input: rows of a table (2, S, 4H), indexed by `words` (2, T, B)."""
+
+    table: Tensor
+    words: Tensor
+
+    def rows(self) -> Tensor:
+        """Look up the rows; (2, T, B, 4H)."""
+        return torch.stack([table[words] for table, words in zip(self.table, self.words, strict=True)])
+
+
+class Steps(NamedTuple):
+    """Run of a layer: initial state h (2, B, P) and c (2, B, H), `sizes[t]` rows at step t, and clips."""
+
+    h: Tensor
+    c: Tensor
+    sizes: Sequence[int]
+    clips: Clips
+
+
+def lengths_of(sizes: Sequence[int], batch: int) -> Tensor:
+    """Return the length of each sequence (B,) from the number of active rows at each step."""
+    return (torch.tensor(list(sizes)).unsqueeze(1) > torch.arange(batch)).sum(dim=0)
+
+
 def forward(
     z: Tensor, bias: Tensor | None, c: Tensor, c_next: Tensor, m: Tensor, cell_clip: float | None, *, keep: bool = True
 ) -> None:
-    """Turn z, with the bias (2, 4H) added, into gates and fill c_next (may be c) and m; `keep` stores the gates."""
+    """Turn pre-activations z, with the bias (2, 4H) added, into gates; fill c_next (may be c) and m.
+
+    c_next = clip(f c + i g);  m = o tanh(c_next).  `keep` stores the gates.
+    """
     if bias is not None:
         z += bias.unsqueeze(1)
     i, f, g, o = z.chunk(4, dim=-1)
@@ -36,7 +82,7 @@ def forward(
 
 
 def backward(z: Tensor, dm: Tensor, dc: Tensor, c: Tensor, c_next: Tensor, cell_clip: float | None) -> None:
-    """Turn z and dc into their gradients, from the gradient of m.
+    """Turn the gates z into gradients before activation, from those of m and of c from later steps, which dc becomes.
 
     dc += dm * o * (1 - tanh(c_next)^2), and zero where c_next was clipped
     di = dc * g * i(1 - i);   df = dc * c * f(1 - f);   dg = dc * i * (1 - g^2);   do = dm * tanh(c_next) * o(1 - o)
@@ -57,7 +103,7 @@ def backward(z: Tensor, dm: Tensor, dc: Tensor, c: Tensor, c_next: Tensor, cell_
 
 
 def project(m: Tensor, weight_hr: Tensor, h: Tensor, clip: float | None) -> None:
-    """Fill h with the clipped projection of m."""
+    """Fill h with the projection clip(m W_hr^T)."""
     h.copy_(clip_to(torch.bmm(m, weight_hr.transpose(1, 2)), clip))
 
 
@@ -67,7 +113,7 @@ def parts_of(z: Tensor, size: int) -> Tensor:
 
 
 def to_output(z: Tensor, weight_hh: Tensor, parts: Tensor) -> None:
-    """Fill the parts, whose sum is z W_hh."""
+    """Fill the parts, whose sum z W_hh is the gradient of the previous h."""
     torch.bmm(z, weight_hh, out=parts[0])
 
 

@@ -160,10 +160,9 @@ def forward(
     step: int = 0,
     keep: bool = True,
 ) -> None:
-    """Compute `lstm_step.forward`.
+    """Compute `lstm_step.forward`, with an `index` (2, n) from rows of a bias (2, S, 4H).
 
-    With an `index` (2, n), the bias is (2, S, 4H), with the number of each row. With `lengths` (n,), a row that has
-    ended by this step has its cell unchanged and zero m.
+    With `lengths` (n,), a row that has ended by this step has its cell unchanged and zero m.
     """
     _, rows, hidden = m.shape
     # Triton needs a pointer for absent arguments too.
@@ -259,10 +258,7 @@ def _block(size: int) -> int:
 
 @cache
 def _stored(clip: float | None, precision: torch.dtype) -> tuple[float, float]:
-    """Return the limit as it is stored and the next number below it.
-
-    A number that is not clipped must not be rounded up to the limit, or it would get no gradient.
-    """
+    """Return the limit as it is stored, and the next number below it for numbers that are not clipped."""
     if clip is None or precision == torch.float32:
         return _limit(clip), _limit(clip)
     limit = torch.tensor(clip, dtype=precision)

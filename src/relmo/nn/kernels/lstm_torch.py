@@ -4,7 +4,6 @@ The element-wise part of a step is one launch on a GPU (`lstm_step_triton`).
 """
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -12,40 +11,27 @@ from torch import Tensor
 
 from relmo.nn.cells.lstm import clip, update_memory
 from relmo.nn.kernels import lstm_step, lstm_step_triton
-from relmo.nn.kernels.layer import Clips, Steps, lengths_of
-from relmo.nn.quantize import Factor
+from relmo.nn.kernels.lstm_step import Gates, Steps, Weights, lengths_of
+from relmo.nn.quantize import Factor, Precision
 
 ROWS = 16  # inference runs multiples of so many rows: then a row's numbers do not depend on the number of rows
 
 
-def _select_step(gates: Tensor) -> ModuleType:
-    return lstm_step_triton if lstm_step_triton.available(gates) else lstm_step
-
-
 class TorchRecurrence(torch.autograd.Function):
-    """One layer over all its steps, with its backward pass.
+    """One layer over all its steps, with its backward pass; states have no gradient.
 
-    The loop backwards in time computes the gradients of the gates; from these, each weight gradient is one large
-    product after the loop. One buffer has the input's part, then the gates, and after the backward pass their
-    gradients, so the backward pass runs only once. The final state has no gradient.
+    One buffer has the input's part, then the gates, and after the backward pass their gradients, so that this runs only
+    once. Each weight gradient is one large product after the loop.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        h: Tensor,
-        c: Tensor,
-        weight_ih: Tensor,
-        bias: Tensor,
-        weight_hh: Tensor,
-        weight_hr: Tensor | None,
-        sizes: Sequence[int],
-        clips: Clips,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, start: Steps, x: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        h, c, sizes, clips = start
+        weight_ih, bias, weight_hh, weight_hr = weights
         steps, batch = x.shape[1:3]
         gates = torch.bmm(x.flatten(1, 2), weight_ih.transpose(1, 2)).view(2, steps, batch, -1)
-        allocate = torch.empty if sizes[-1:] == [batch] else torch.zeros  # zeros past the end of shorter sequences
+        is_rectangular = list(sizes[-1:]) == [batch]
+        allocate = torch.empty if is_rectangular else torch.zeros  # zeros past the end of shorter sequences
         dtype, device = gates.dtype, gates.device
         hidden, size = weight_hh.shape[1] // 4, weight_hh.shape[2]
         outputs = allocate(2, steps + 1, batch, size, dtype=dtype, device=device)  # h before each step, after the last
@@ -53,7 +39,7 @@ class TorchRecurrence(torch.autograd.Function):
         inner = None if weight_hr is None else allocate(2, steps, batch, hidden, dtype=dtype, device=device)
         outputs[:, 0], cells[:, 0] = h, c
         into = weight_hh.transpose(1, 2)
-        step = _select_step(gates)
+        step = lstm_step_triton if lstm_step_triton.available(gates) else lstm_step
         ms = outputs[:, 1:] if inner is None else inner  # m = o * tanh(c), before the projection
         buffers = _split_steps(sizes, gates, outputs[:, :-1], outputs[:, 1:], cells[:, :-1], cells[:, 1:], ms)
         for z, h, h_next, c, c_next, m in buffers:
@@ -61,7 +47,7 @@ class TorchRecurrence(torch.autograd.Function):
             if weight_hr is not None:
                 step.project(m, weight_hr, h_next, clips.projection)
         ctx.saved = (x, gates, outputs, cells, inner, weight_ih, weight_hh, weight_hr, sizes, clips)
-        if sizes[-1:] == [batch]:
+        if is_rectangular:
             final_h, final_c = outputs[:, -1].clone(), cells[:, -1].clone()
         else:
             lengths, rows = lengths_of(sizes, batch).to(device), torch.arange(batch, device=device)
@@ -73,10 +59,10 @@ class TorchRecurrence(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         x, gates, outputs, cells, inner, weight_ih, weight_hh, weight_hr, sizes, clips = ctx.saved
         ctx.saved = None  # the buffers are overwritten
-        step = _select_step(gates)
+        step = lstm_step_triton if lstm_step_triton.available(gates) else lstm_step
         from_later = step.parts_of(gates[:, 0], weight_hh.shape[2]).zero_()
         dc_next = torch.zeros_like(cells[:, 0])
-        allocate = torch.empty_like if sizes[-1:] == [gates.shape[2]] else torch.zeros_like
+        allocate = torch.empty_like if list(sizes[-1:]) == [gates.shape[2]] else torch.zeros_like
         dhs = allocate(outputs[:, 1:])
         buffers = _split_steps(sizes, gates, dy, dhs, outputs[:, 1:], cells[:, :-1], cells[:, 1:])
         for t, (z, d, dh, h, c, c_next) in reversed(list(enumerate(buffers))):
@@ -92,9 +78,9 @@ class TorchRecurrence(torch.autograd.Function):
         dz = gates.flatten(1, 2)
         d_hh = torch.bmm(dz.transpose(1, 2), outputs[:, :-1].flatten(1, 2))
         d_hr = None if weight_hr is None else torch.bmm(dhs.flatten(1, 2).transpose(1, 2), inner.flatten(1, 2))
-        dx = torch.bmm(dz, weight_ih).view(x.shape) if ctx.needs_input_grad[0] else None
+        dx = torch.bmm(dz, weight_ih).view(x.shape) if ctx.needs_input_grad[1] else None
         d_ih = torch.bmm(dz.transpose(1, 2), x.flatten(1, 2))
-        return dx, None, None, d_ih, dz.sum(dim=1), d_hh, d_hr, None, None
+        return None, dx, d_ih, dz.sum(dim=1), d_hh, d_hr
 
 
 def _split_steps(sizes: Sequence[int], *buffers: Tensor) -> list[tuple[Tensor, ...]]:
@@ -107,22 +93,25 @@ def _split_steps(sizes: Sequence[int], *buffers: Tensor) -> list[tuple[Tensor, .
 
 
 def infer_steps(
-    gates: Tensor, bias: Tensor | None, hh: Tensor, hr: Tensor | None, start: Steps
+    source: Gates | Tensor, weights: Weights, start: Steps, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run `TorchRecurrence` without a backward pass, with the values of one step only; overwrites `gates`.
-
-    A step runs a multiple of ROWS rows if there are as many; the outputs of ended sequences are dropped.
-    """
+    """Run `TorchRecurrence` without a backward pass, from a table of gates or an input, in multiples of ROWS rows."""
+    ih, bias, hh, hr = weights.to(dtype)
+    if isinstance(source, Gates):
+        gates, step_bias = source.rows().to(dtype), None
+    else:
+        gates = torch.bmm(source.to(dtype).flatten(1, 2), ih.transpose(1, 2)).view(*source.shape[:3], -1)
+        step_bias = bias
     steps, batch = gates.shape[1:3]
-    h, c = start.h.clone(), start.c.clone()
+    h, c = start.h.to(dtype).clone(), start.c.clone()
     y = gates.new_zeros(2, steps, batch, hh.shape[2])
     into, project = hh.transpose(1, 2), None if hr is None else hr.transpose(1, 2)
-    step = _select_step(gates)
+    step = lstm_step_triton if lstm_step_triton.available(gates) else lstm_step
     c_buffer, m_buffer = torch.empty_like(c), gates.new_empty(c.shape)
     for t, n in enumerate(start.sizes):
         rows = min(batch, -(-n // ROWS) * ROWS)
         z, c_next, m = gates[:, t, :rows], c_buffer[:, :rows], m_buffer[:, :rows]
-        step.forward(z.baddbmm_(h[:, :rows], into), bias, c[:, :rows], c_next, m, start.clips.cell, keep=False)
+        step.forward(z.baddbmm_(h[:, :rows], into), step_bias, c[:, :rows], c_next, m, start.clips.cell, keep=False)
         output = m if project is None else clip(torch.bmm(m, project), start.clips.projection)
         c[:, :n] = c_next[:, :n]
         h[:, :n] = output[:, :n]
@@ -130,8 +119,17 @@ def infer_steps(
     return y, h, c
 
 
-def infer_rounded(gates: Tensor, hh: Factor, hr: Factor | None, start: Steps) -> tuple[Tensor, Tensor, Tensor]:
+def infer_rounded(
+    source: Gates | Tensor, weights: Weights, start: Steps, precision: Precision
+) -> tuple[Tensor, Tensor, Tensor]:
     """Run a layer with products in reduced precision: the definition of what the compiled kernels compute."""
+    hh = Factor(weights.hh, precision)
+    hr = None if weights.hr is None else Factor(weights.hr, precision, levelled=True)
+    if isinstance(source, Gates):
+        gates = source.rows()
+    else:
+        products = Factor(weights.ih, precision).product(source.flatten(1, 2))
+        gates = weights.bias[:, None, None] + products.view(*source.shape[:3], -1)
     h, c = start.h.clone(), start.c.clone()
     y = h.new_zeros(*gates.shape[:3], h.shape[2])
     for t, n in enumerate(start.sizes):

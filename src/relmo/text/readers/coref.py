@@ -1,28 +1,16 @@
-"""Documents with coreference clusters: CoNLL-2012, its short form in OntoGUM, JSON lines.
-
-    #begin document (bc/cctv/00/cctv_0000); part 000
-    bc/cctv/00/cctv_0000  0  0  Anna  NNP  …  speaker  *  (7)      document, part, number, word, …, speaker, …, clusters
-    bc/cctv/00/cctv_0000  0  1  saw   VBD  …  speaker  *  -
-                                                                   an empty line after each sentence
-    #end document
-
-- Columns are separated by tabs or otherwise by whitespace; the last one marks where mentions begin and end: `(7`, `7)`,
-  `(7)`, with or without | between several.
-- OntoGUM has number, word and clusters alone, and no empty lines: sentences are split by rules.
-- JSON lines are those of e2e-coref: `doc_key`, `sentences`, `clusters` of [first word, last word], `speakers`.
-- A span in two clusters is a mention of the one that ends first, as in the CoNLL scorer.
-
-    Pradhan et al. 2012, CoNLL-2012 shared task;  Zhu et al. 2021, OntoGUM
-"""
+"""Documents with coreference clusters: CoNLL-2012 (Pradhan et al. 2012), its short form in OntoGUM (Zhu et al. 2021;
+number, word, clusters; no empty lines: sentences are split by rules), JSON lines of e2e-coref. A span in two clusters
+is a mention of the one that ends first, as in the CoNLL scorer."""
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from relmo.errors import CorpusError
 from relmo.text.corpus import Errors, has_suffix, numbered_lines, require_examples
-from relmo.text.readers.tables import TableRow, get_value, is_jsonl, is_word_list, json_rows
+from relmo.text.readers.tables import get_value, is_jsonl, is_word_list, json_rows
 from relmo.text.tokenize import Token, split_words
 
 BEGIN = re.compile(r"#\s*begin document\s*\(?(.*?)\)?(?:;\s*part\s*(\S+))?\s*$")
@@ -34,6 +22,8 @@ WORD, SPEAKER, NUM_SHORT_COLUMNS = 3, 9, 3  # columns of CoNLL-2012, from 0, and
 
 Place = tuple[int, int]
 """Mention: the index of its first word in the document, and that after its last word."""
+
+is_conll = partial(has_suffix, pattern=r"[._]conll")
 
 
 class CorefDocument(NamedTuple):
@@ -66,19 +56,12 @@ class CorefDocument(NamedTuple):
         return (match[1] or match[2]) if match else ""
 
 
-def is_conll(path: str | Path) -> bool:
-    """Return whether the file name ends in .conll or _conll, optionally compressed."""
-    return has_suffix(path, r"[._]conll")
-
-
+@require_examples("document")
 def read_documents(path: str | Path, *, errors: Errors = "strict", columns: bool = False) -> Iterator[CorefDocument]:
-    """Yield the documents of JSON lines, by the file name, or otherwise of CoNLL-2012. With `columns`, the columns are
-    kept so that they can be written again."""
-    documents = _read_json(path, errors) if is_jsonl(path) else _read_conll(path, errors, columns)
-    yield from require_examples(documents, path, "document")
-
-
-def _read_conll(path: str | Path, errors: Errors, columns: bool) -> Iterator[CorefDocument]:
+    """Yield the documents of JSON lines or CoNLL-2012, by the file name; with `columns`, to be written again."""
+    if is_jsonl(path):
+        yield from _read_json(path, errors)
+        return
     document: _DocumentBuilder | None = None
     for text, place in numbered_lines(path, errors):
         if match := BEGIN.match(text):
@@ -110,39 +93,33 @@ class _DocumentBuilder:
         self.speakers: list[str] = []
         self.open_mentions: dict[str, list[int]] = {}
         self.cluster_of: dict[Place, str] = {}
-        self.num_words = 0
         self.is_short = False
 
     def add_word(self, text: str, place: str) -> None:
         fields = text.split("\t") if "\t" in text else text.split()
         self.is_short = len(fields) == NUM_SHORT_COLUMNS
         if not self.is_short and len(fields) <= WORD + 1:
-            raise CorpusError(
-                f"{place}: expected the columns of CoNLL-2012 (document, part, number, word, …, clusters), or number, "
-                f"word and clusters; found {len(fields)} columns"
+            expected = (
+                "the columns of CoNLL-2012 (document, part, number, word, …, clusters), or number, word and clusters"
             )
-        self.sentences[-1].append((fields[1 if self.is_short else WORD]).strip() or "_")
-        speaker = fields[SPEAKER].strip() if len(fields) > SPEAKER + 1 else ""
-        self.speakers.append("" if speaker in EMPTY else speaker)
-        self._add_marks(fields[-1].strip(), place)
-        self.num_words += 1
-        if self.columns is not None and not self.is_short:
-            self.columns.append(fields[:-1])
-
-    def _add_marks(self, marks: str, place: str) -> None:
-        if marks in EMPTY:
-            return
-        if not MARKS.fullmatch(marks):
+            raise CorpusError(f"{place}: expected {expected}; found {len(fields)} columns")
+        marks, index = fields[-1].strip(), len(self.speakers)
+        if marks not in EMPTY and not MARKS.fullmatch(marks):
             raise CorpusError(
-                f"{place}: the last column must have clusters such as (7, 7) or (7)|(2, or -; not '{marks[:40]}'"
+                f"{place}: the last column must have clusters, (7, 7) or (7)|(2, or -; not '{marks[:40]}'"
             )
         for begin, cluster, end in MARK.findall(marks):
             if begin:
-                self.open_mentions.setdefault(cluster, []).append(self.num_words)
+                self.open_mentions.setdefault(cluster, []).append(index)
             if end:
                 if not self.open_mentions.get(cluster):
                     raise CorpusError(f"{place}: a mention of cluster {cluster} ends without a begin")
-                self.cluster_of.setdefault((self.open_mentions[cluster].pop(), self.num_words + 1), cluster)
+                self.cluster_of.setdefault((self.open_mentions[cluster].pop(), index + 1), cluster)
+        self.sentences[-1].append((fields[1 if self.is_short else WORD]).strip() or "_")
+        speaker = fields[SPEAKER].strip() if len(fields) > SPEAKER + 1 else ""
+        self.speakers.append("" if speaker in EMPTY else speaker)
+        if self.columns is not None and not self.is_short:
+            self.columns.append(fields[:-1])
 
     def build(self, place: str) -> CorefDocument:
         for cluster, starts in self.open_mentions.items():
@@ -160,51 +137,45 @@ class _DocumentBuilder:
             sentences or [[]],
             list(clusters.values()),
             self.speakers if any(self.speakers) else (),
-            columns=self.columns if self.columns and len(self.columns) == self.num_words else (),
+            columns=self.columns if self.columns and len(self.columns) == len(self.speakers) else (),
         )
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(inner, list) for inner in value)
 
 
 def _read_json(path: str | Path, errors: Errors) -> Iterator[CorefDocument]:
     for number, row in enumerate(json_rows(path, errors)):
         sentences = get_value(row, ("sentences",))
-        if not (isinstance(sentences, list) and all(map(is_word_list, sentences))):
-            raise CorpusError(f"{row.place}: sentences must be a list of lists of words")
+        name, clusters = row.values.get("doc_key", str(number)), row.values.get("clusters", [])
+        by_sentence: Any = row.values.get("speakers") or []
+        for valid, expected in (
+            (
+                isinstance(sentences, list) and all(map(is_word_list, sentences)),
+                "sentences must be a list of lists of words",
+            ),
+            (isinstance(name, str), "doc_key must be a string"),
+            (_is_nested(clusters), "clusters must be a list of lists of [first word, last word]"),
+            (_is_nested(by_sentence), "speakers must be a list of lists of names"),
+        ):
+            if not valid:
+                raise CorpusError(f"{row.place}: {expected}")
         num_words = sum(map(len, sentences))
-        name = row.values.get("doc_key", str(number))
-        if not isinstance(name, str):
-            raise CorpusError(f"{row.place}: doc_key must be a string")
-        clusters = _parse_clusters(row, num_words)
+        known_mentions: set[Place] = set()
+        places = []  # of the mentions of each cluster; each mention is kept once
+        for mentions in clusters:
+            for mention in mentions:
+                is_pair = isinstance(mention, list) and len(mention) == 2 and all(type(end) is int for end in mention)
+                if not is_pair or not 0 <= mention[0] <= mention[1] < num_words:
+                    problem = f"a mention must be [first word, last word] of {num_words} words, not {str(mention)[:40]}"
+                    raise CorpusError(f"{row.place}: {problem}")
+            new_mentions = {(start, last + 1) for start, last in mentions} - known_mentions
+            known_mentions |= new_mentions
+            places.append(sorted(new_mentions))
+        speakers = [name for names in by_sentence for name in names]
+        if speakers and not (len(speakers) == num_words and all(isinstance(name, str) for name in speakers)):
+            raise CorpusError(f"{row.place}: speakers must have a name for each word of each sentence")
+        speakers = ["" if name in EMPTY else name for name in speakers]
         sentences = [words for words in sentences if words] or [[]]
-        yield CorefDocument(name, "0", sentences, clusters, _parse_speakers(row, num_words))
-
-
-def _parse_clusters(row: TableRow, num_words: int) -> list[list[Place]]:
-    """Parse clusters, lists of [first word, last word]; each mention is kept once."""
-    clusters = row.values.get("clusters", [])
-    if not (isinstance(clusters, list) and all(isinstance(mentions, list) for mentions in clusters)):
-        raise CorpusError(f"{row.place}: clusters must be a list of lists of [first word, last word]")
-    known_mentions: set[Place] = set()
-    places = []
-    for mentions in clusters:
-        for mention in mentions:
-            is_pair = isinstance(mention, list) and len(mention) == 2 and all(type(end) is int for end in mention)
-            if not is_pair or not 0 <= mention[0] <= mention[1] < num_words:
-                raise CorpusError(
-                    f"{row.place}: a mention must be [first word, last word] of {num_words} words, not "
-                    f"{str(mention)[:40]}"
-                )
-        new_mentions = {(start, last + 1) for start, last in mentions} - known_mentions
-        known_mentions |= new_mentions
-        places.append(sorted(new_mentions))
-    return sorted(filter(None, places))
-
-
-def _parse_speakers(row: TableRow, num_words: int) -> list[str]:
-    value: Any = row.values.get("speakers") or []
-    if not (isinstance(value, list) and all(isinstance(names, list) for names in value)):
-        raise CorpusError(f"{row.place}: speakers must be a list of lists of names")
-    speakers = [name for names in value for name in names]
-    if speakers and not (len(speakers) == num_words and all(isinstance(name, str) for name in speakers)):
-        raise CorpusError(f"{row.place}: speakers must have a name for each word of each sentence")
-    speakers = ["" if name in EMPTY else name for name in speakers]
-    return speakers if any(speakers) else []
+        yield CorefDocument(name, "0", sentences, sorted(filter(None, places)), speakers if any(speakers) else [])

@@ -1,23 +1,23 @@
-"""Questions about passages: SQuAD's JSON, tables with a header, JSON lines.
-
-An answer is a span of its passage. SQuAD gives its start; tables and JSON lines may leave it out, and the first
-occurrence is used. A question without an answer (the impossible ones of SQuAD 2.0) has none.
-"""
+"""Questions about passages: SQuAD's JSON, tables with a header, JSON lines. An answer without a start is the first
+occurrence in its passage."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from relmo.disk.files import parse_json
 from relmo.errors import CorpusError, quote
 from relmo.text.corpus import Errors, has_suffix, read_text, require_examples
-from relmo.text.readers.tables import TableRow, get_value, is_jsonl, json_rows, table_rows
+from relmo.text.readers.tables import get_value, is_jsonl, json_rows, table_rows
 from relmo.text.vocabulary import SURROGATE
 
 PASSAGE, QUESTION, ANSWER = ("passage", "context"), ("question",), ("answers", "answer")
 TYPE_NAMES: dict[type, str] = {list: "a list", dict: "an object", str: "a string"}
 
 QuestionFormat = Literal["auto", "squad", "jsonl", "tsv"]
+
+is_squad = partial(has_suffix, pattern=r"\.json")
 
 
 class AnswerText(NamedTuple):
@@ -36,6 +36,7 @@ class PassageQuestion(NamedTuple):
     key: str
 
 
+@require_examples("question")
 def read_questions(
     path: str | Path,
     *,
@@ -44,56 +45,38 @@ def read_questions(
     errors: Errors = "strict",
     answers: bool = True,
 ) -> Iterator[PassageQuestion]:
-    """Yield questions with their passages and answers.
-
-    layout    "auto" recognizes the format by the name: .json is SQuAD's, .jsonl JSON lines, others are tables
-    column    name of the column or key with the answers, if it is not one of ANSWER; not for SQuAD
-    answers   whether tables and JSON lines must have answers; otherwise none are read
-    """
+    """Yield questions with their passages and answers, which are in `column` of tables and JSON lines, and are not read
+    from these without `answers`."""
     if layout == "auto":
         layout = "jsonl" if is_jsonl(path) else "squad" if is_squad(path) else "tsv"
     if layout == "squad":
         if column is not None:
             raise CorpusError(f"{path}: SQuAD's JSON has no columns; omit --column")
-        questions = _squad_questions(path, errors)
-    else:
-        rows = json_rows(path, errors) if layout == "jsonl" else table_rows(path, errors)
-        questions = (_parse_row(row, column, answers) for row in rows)
-    yield from require_examples(questions, path, "question")
-
-
-def is_squad(path: str | Path) -> bool:
-    """Return whether the file name ends in .json, optionally compressed."""
-    return has_suffix(path, r"\.json")
-
-
-def _squad_questions(path: str | Path, errors: Errors) -> Iterator[PassageQuestion]:
-    """{"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers": [{"text", "answer_start"}]}]}]}]}"""
-    try:
-        squad = parse_json(read_text(path, errors=errors))
-    except ValueError as error:
-        raise CorpusError(f"{path}: is not JSON ({error})") from error
-    for a, article in enumerate(_get_part(squad, "data", list, str(path)), start=1):
-        for p, paragraph in enumerate(_get_part(article, "paragraphs", list, f"{path}: article {a}"), start=1):
-            place = f"{path}: article {a}, paragraph {p}"
-            passage = _check_text(_get_part(paragraph, "context", str, place), "passage", place)
-            for q, record in enumerate(_get_part(paragraph, "qas", list, place), start=1):
-                where = f"{place}, question {q}"
-                question = _check_text(_get_part(record, "question", str, where), "question", where)
-                answers = [] if record.get("is_impossible") is True else record.get("answers") or []
-                key = str(record.get("id", ""))
-                yield PassageQuestion(passage, question, _parse_answers(answers, passage, where), key)
-
-
-def _parse_row(row: TableRow, column: str | None, answers: bool) -> PassageQuestion:
-    passage = _check_text(get_value(row, PASSAGE), "passage", row.place)
-    question = _check_text(get_value(row, QUESTION), "question", row.place)
-    names = ANSWER if column is None else (column,)
-    value = get_value(row, names, "name the one with the answers with --column") if answers else []
-    if isinstance(value, str):
-        value = [value] if value.strip() else []
-    key = str(row.values.get("id", ""))
-    return PassageQuestion(passage, question, _parse_answers(value or [], passage, row.place), key)
+        try:
+            squad = parse_json(read_text(path, errors=errors))
+        except ValueError as error:
+            raise CorpusError(f"{path}: is not JSON ({error})") from error
+        # {"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers": [{"text", "answer_start"}]}]}]}]}
+        for a, article in enumerate(_get_part(squad, "data", list, str(path)), start=1):
+            for p, paragraph in enumerate(_get_part(article, "paragraphs", list, f"{path}: article {a}"), start=1):
+                place = f"{path}: article {a}, paragraph {p}"
+                passage = _check_text(_get_part(paragraph, "context", str, place), "passage", place)
+                for q, record in enumerate(_get_part(paragraph, "qas", list, place), start=1):
+                    where = f"{place}, question {q}"
+                    question = _check_text(_get_part(record, "question", str, where), "question", where)
+                    value = [] if record.get("is_impossible") is True else record.get("answers") or []
+                    key = str(record.get("id", ""))
+                    yield PassageQuestion(passage, question, _parse_answers(value, passage, where), key)
+        return
+    for row in json_rows(path, errors) if layout == "jsonl" else table_rows(path, errors):
+        passage = _check_text(get_value(row, PASSAGE), "passage", row.place)
+        question = _check_text(get_value(row, QUESTION), "question", row.place)
+        names = ANSWER if column is None else (column,)
+        value = get_value(row, names, "name the one with the answers with --column") if answers else []
+        if isinstance(value, str):
+            value = [value] if value.strip() else []
+        key = str(row.values.get("id", ""))
+        yield PassageQuestion(passage, question, _parse_answers(value or [], passage, row.place), key)
 
 
 def _parse_answers(value: Any, passage: str, place: str) -> tuple[AnswerText, ...]:
@@ -105,23 +88,21 @@ def _parse_answers(value: Any, passage: str, place: str) -> tuple[AnswerText, ..
         value = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
     if not isinstance(value, list):
         raise CorpusError(f"{place}: answers must be a list, not {quote(value)}")
-    return tuple(dict.fromkeys(_parse_answer(answer, passage, place) for answer in value))
-
-
-def _parse_answer(value: Any, passage: str, place: str) -> AnswerText:
-    if isinstance(value, str):
-        text, start = _check_text(value, "answer", place), passage.find(value)
-        if start < 0:
+    answers = []
+    for answer in value:
+        is_text = isinstance(answer, str)
+        text = _check_text(answer if is_text else _get_part(answer, "text", str, place), "answer", place)
+        start = passage.find(text) if is_text else answer.get("answer_start")
+        if is_text and start < 0:
             raise CorpusError(f"{place}: the answer {quote(text)} does not occur in its passage")
-        return AnswerText(text, start)
-    text = _check_text(_get_part(value, "text", str, place), "answer", place)
-    start = value.get("answer_start")
-    if type(start) is not int:
-        raise CorpusError(f"{place}: the answer {quote(text)} has no answer_start, its offset in characters")
-    if start < 0 or not passage.startswith(text, start):
-        actual = quote(passage[start : start + len(text)] if start >= 0 else "")
-        raise CorpusError(f"{place}: the answer {quote(text)} is not at character {start} of its passage, but {actual}")
-    return AnswerText(text, start)
+        if type(start) is not int:
+            raise CorpusError(f"{place}: the answer {quote(text)} has no answer_start, its offset in characters")
+        if start < 0 or not passage.startswith(text, start):
+            actual = quote(passage[start : start + len(text)] if start >= 0 else "")
+            problem = f"is not at character {start} of its passage, but {actual}"
+            raise CorpusError(f"{place}: the answer {quote(text)} {problem}")
+        answers.append(AnswerText(text, start))
+    return tuple(dict.fromkeys(answers))
 
 
 def _get_part(value: Any, key: str, kind: type, place: str) -> Any:

@@ -1,12 +1,6 @@
-"""Sentences with predicates and semantic roles: JSON lines, or columns with a word per line.
-
-JSON lines     {"words": […], "pos": […], "frames": [{"verb_index": 1, "frame": "get.01", "tags": ["B-ARG0", …]}]}
-columns        a blank line between sentences, a column of brackets for each predicate: (ARG0* * *) (V*)
-  numbered       as in CoNLL-2012 and PropBank's releases: the third column counts the words from 0
-  CoNLL-2005     the word first, the predicates in the column before the brackets, - for other words
-
-Parts of speech and frames are optional. They tell verbs from other predicates, and auxiliaries from other verbs.
-"""
+"""Sentences with semantic roles: JSON lines; CoNLL-2012 and PropBank, whose third column counts the words from 0 and
+whose last columns are the brackets of each predicate, (ARG0* * *) (V*); CoNLL-2005, with the word first, and predicates
+(- for other words) in the column before the brackets."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -16,8 +10,7 @@ from typing import Any, Literal, NamedTuple
 from relmo.errors import CorpusError
 from relmo.text.corpus import Errors, numbered_lines, require_examples
 from relmo.text.readers.tables import TableRow, get_value, is_jsonl, is_word_list, json_rows
-from relmo.text.readers.tagged import DOCUMENT, WORDS
-from relmo.text.tags import OUTSIDE, bio, is_span_tag
+from relmo.text.readers.tagged import DOCUMENT, OUTSIDE, WORDS, bio, is_span_tag
 
 PLACE, FRAMES, TAGS = ("verb_index", "predicate"), ("frames",), ("tags", "roles")
 AUXILIARIES = ("be.03", "do.01", "have.01")
@@ -46,10 +39,56 @@ class RoleSentence(NamedTuple):
     propositions: list[Proposition] | None
 
 
+@require_examples("sentence")
 def read_roles(path: str | Path, *, layout: RoleFormat = "auto", errors: Errors = "strict") -> Iterator[RoleSentence]:
     """Yield sentences with their predicates. `layout` "auto" reads .jsonl as JSON lines, other files as columns."""
-    has_json = is_jsonl(path) if layout == "auto" else layout == "jsonl"
-    yield from require_examples((_read_json if has_json else _read_columns)(path, errors), path, "sentence")
+    if is_jsonl(path) if layout == "auto" else layout == "jsonl":
+        for row in json_rows(path, errors):
+            words, frames = get_value(row, WORDS), get_value(row, FRAMES)
+            if not is_word_list(words):
+                raise CorpusError(f"{row.place}: the words must be a list of strings")
+            if not isinstance(frames, list):
+                raise CorpusError(f"{row.place}: the frames must be a list, one for each predicate")
+            pos = row.values.get("pos") or [None] * len(words)
+            if not isinstance(pos, list) or len(pos) != len(words):
+                raise CorpusError(f"{row.place}: expected as many parts of speech as words")
+            if not words:
+                continue
+            check_length(words, row.place)
+            propositions = []
+            for frame in frames:
+                if not isinstance(frame, dict):
+                    raise CorpusError(f"{row.place}: a frame must be an object with {PLACE[0]} and {TAGS[0]}")
+                frame_row = TableRow(frame, row.place, "key")
+                index, tags = get_value(frame_row, PLACE), get_value(frame_row, TAGS)
+                if type(index) is not int or not 0 <= index < len(words):
+                    problem = f"{PLACE[0]} must be an index from 0 to {len(words) - 1}, not {str(index)[:60]}"
+                    raise CorpusError(f"{row.place}: {problem}")
+                predicate = f"predicate '{words[index][:40]}'"
+                if not is_word_list(tags) or len(tags) != len(words):
+                    raise CorpusError(f"{row.place}: expected as many tags as words for the {predicate}")
+                place = f"{row.place}, {predicate}"
+                propositions.append(
+                    _make_proposition(index, tags, pos=pos[index], frame=frame.get("frame"), place=place)
+                )
+            yield RoleSentence(words, propositions)
+        return
+    rows: list[list[str]] = []
+    start_place = ""
+    for text, place in numbered_lines(path, errors):
+        fields = text.split()
+        if fields and not fields[0].startswith(("#begin", "#end", DOCUMENT)):
+            start_place = start_place or place
+            rows.append(fields)
+            if len(fields) != len(rows[0]):
+                advice = "expected a word per line, with a column of brackets for each predicate"
+                counts = f"{len(fields)} columns where the lines before have {len(rows[0])}"
+                raise CorpusError(f"{place}: has {counts}; {advice}")
+        elif rows:
+            yield _parse_columns(rows, start_place)
+            rows, start_place = [], ""
+    if rows:
+        yield _parse_columns(rows, start_place)
 
 
 def check_length(words: Sequence[str], place: str = "") -> None:
@@ -57,34 +96,6 @@ def check_length(words: Sequence[str], place: str = "") -> None:
     if len(words) > MAX_WORDS:
         prefix = f"{place}: " if place else ""
         raise CorpusError(f"{prefix}the sentence has {len(words):,} words, more than {MAX_WORDS:,}; split it")
-
-
-def _read_json(path: str | Path, errors: Errors) -> Iterator[RoleSentence]:
-    for row in json_rows(path, errors):
-        words, frames = get_value(row, WORDS), get_value(row, FRAMES)
-        if not is_word_list(words):
-            raise CorpusError(f"{row.place}: the words must be a list of strings")
-        if not isinstance(frames, list):
-            raise CorpusError(f"{row.place}: the frames must be a list, one for each predicate")
-        pos = row.values.get("pos") or [None] * len(words)
-        if not isinstance(pos, list) or len(pos) != len(words):
-            raise CorpusError(f"{row.place}: expected as many parts of speech as words")
-        if words:
-            check_length(words, row.place)
-            yield RoleSentence(words, [_parse_frame(frame, words, pos, row.place) for frame in frames])
-
-
-def _parse_frame(frame: Any, words: list[str], pos: list[Any], place: str) -> Proposition:
-    if not isinstance(frame, dict):
-        raise CorpusError(f"{place}: a frame must be an object with {PLACE[0]} and {TAGS[0]}, not {str(frame)[:60]}")
-    row = TableRow(frame, place, "key")
-    index, tags = get_value(row, PLACE), get_value(row, TAGS)
-    if type(index) is not int or not 0 <= index < len(words):
-        raise CorpusError(f"{place}: {PLACE[0]} must be an index from 0 to {len(words) - 1}, not {str(index)[:60]}")
-    if not is_word_list(tags) or len(tags) != len(words):
-        raise CorpusError(f"{place}: expected as many tags as words for the predicate '{words[index][:40]}'")
-    place = f"{place}, predicate '{words[index][:40]}'"
-    return _make_proposition(index, tags, pos=pos[index], frame=frame.get("frame"), place=place)
 
 
 def _make_proposition(index: int, tags: list[str], *, pos: Any, frame: Any, place: str) -> Proposition:
@@ -100,90 +111,45 @@ def _make_proposition(index: int, tags: list[str], *, pos: Any, frame: Any, plac
     return Proposition(index, tags, verb)
 
 
-def _read_columns(path: str | Path, errors: Errors) -> Iterator[RoleSentence]:
-    rows: list[list[str]] = []
-    start_place = ""
-    for text, place in numbered_lines(path, errors):
-        fields = text.split()
-        if fields and not fields[0].startswith(("#begin", "#end", DOCUMENT)):
-            start_place = start_place or place
-            rows.append(fields)
-            if len(fields) != len(rows[0]):
-                raise CorpusError(
-                    f"{place}: has {len(fields)} columns where the lines before have {len(rows[0])}; expected a word "
-                    "per line, with a column of brackets for each predicate"
-                )
-        elif rows:
-            yield _parse_sentence(rows, start_place)
-            rows, start_place = [], ""
-    if rows:
-        yield _parse_sentence(rows, start_place)
-
-
-def _parse_sentence(rows: list[list[str]], place: str) -> RoleSentence:
+def _parse_columns(rows: list[list[str]], place: str) -> RoleSentence:
     columns = list(zip(*rows, strict=True))
     check_length(columns[0], place)
+    counts = [sum(mark not in NO_PREDICATE for mark in column) for column in columns]
     pos: Sequence[str]
     if len(columns) >= NUMBERED and list(columns[2]) == [str(number) for number in range(len(rows))]:
         words, pos, marks = columns[3], columns[4], columns[7]
-        start = _find_numbered_brackets(columns, place)
-    else:
-        words, (marks, start) = columns[0], _find_brackets(columns, place)
-        pos = columns[1] if start > 2 else ()
+        starts = {NUMBERED + counts[7]: NUMBERED, CONLL_2012 + counts[7]: CONLL_2012 - 1}
+        if len(columns) not in starts:
+            expected = f"{NUMBERED + counts[7]} (PropBank) or {CONLL_2012 + counts[7]} (CoNLL-2012)"
+            reason = f"with {counts[7]} predicates in the eighth there should be {expected}"
+            raise CorpusError(f"{place}: has {len(columns)} columns; {reason}")
+        start = starts[len(columns)]
+    else:  # the column of predicates is the last one with as many predicates as columns after it
+        ends = (number + 1 for number in range(len(columns) - 1, 0, -1) if counts[number] == len(columns) - number - 1)
+        start = next(ends, 0)
+        if not start:
+            expected = "a word, its predicate or -, and (ARG0* *) (V*) for each predicate"
+            raise CorpusError(f"{place}: no column of predicates has as many columns of brackets; expected {expected}")
+        words, marks, pos = columns[0], columns[start - 1], columns[1] if start > 2 else ()
     predicates = [number for number, mark in enumerate(marks) if mark not in NO_PREDICATE]
     propositions = []
     for number, column in zip(predicates, columns[start:], strict=False):  # CoNLL-2012 has one more, of coreference
-        tags = _parse_brackets(column, place)
+        tags, label = [], None  # (ARG0* *) (V*) * becomes B-ARG0 I-ARG0 B-V O
+        for field in column:
+            match = BRACKETS.fullmatch(field)
+            if match is None or (match[1] and label) or (match[2] and not (match[1] or label)):
+                raise CorpusError(f"{place}: unbalanced brackets, such as (ARG0* and *): '{field[:40]}'")
+            label = match[1] or label
+            tags.append(f"{'B' if match[1] else 'I'}-{label}" if label else OUTSIDE)
+            label = None if match[2] else label
+        if label:
+            raise CorpusError(f"{place}: a bracket ({label[:40]}* is not closed")
         # a predicate of two words is marked at both, and has two identical columns
         index = tags.index(BEGIN_VERB) if BEGIN_VERB in tags else number
-        proposition = _make_proposition(
-            index,
-            tags,
-            pos=pos[index] if pos else None,
-            frame=marks[number],
-            place=f"{place}, predicate '{words[number][:40]}'",
-        )
-        propositions.append(proposition)
+        predicate_place = f"{place}, predicate '{words[number][:40]}'"
+        word_pos = pos[index] if pos else None
+        propositions.append(_make_proposition(index, tags, pos=word_pos, frame=marks[number], place=predicate_place))
     return RoleSentence(list(words), propositions)
-
-
-def _find_numbered_brackets(columns: list[tuple[str, ...]], place: str) -> int:
-    """Return the index of the first column of brackets in a file with numbered words."""
-    count = sum(mark not in NO_PREDICATE for mark in columns[7])
-    if len(columns) == NUMBERED + count:
-        return NUMBERED
-    if len(columns) == CONLL_2012 + count:
-        return CONLL_2012 - 1
-    raise CorpusError(
-        f"{place}: has {len(columns)} columns; with {count} predicates in the eighth there should be "
-        f"{NUMBERED + count} (PropBank) or {CONLL_2012 + count} (CoNLL-2012)"
-    )
-
-
-def _find_brackets(columns: list[tuple[str, ...]], place: str) -> tuple[tuple[str, ...], int]:
-    """Return the column of predicates, and the index of the first column of brackets after it."""
-    for number in range(len(columns) - 1, 0, -1):
-        if sum(mark not in NO_PREDICATE for mark in columns[number]) == len(columns) - number - 1:
-            return columns[number], number + 1
-    raise CorpusError(
-        f"{place}: there is no column of predicates followed by as many columns of brackets; expected a word, its "
-        "predicate or -, and (ARG0* *) (V*) for each predicate"
-    )
-
-
-def _parse_brackets(column: Sequence[str], place: str) -> list[str]:
-    """Convert (ARG0* *) (V*) * to B-ARG0 I-ARG0 B-V O."""
-    tags, label = [], None
-    for field in column:
-        match = BRACKETS.fullmatch(field)
-        if match is None or (match[1] and label) or (match[2] and not (match[1] or label)):
-            raise CorpusError(f"{place}: unbalanced brackets, such as (ARG0* and *): '{field[:40]}'")
-        label = match[1] or label
-        tags.append(f"{'B' if match[1] else 'I'}-{label}" if label else OUTSIDE)
-        label = None if match[2] else label
-    if label:
-        raise CorpusError(f"{place}: a bracket ({label[:40]}* is not closed")
-    return tags
 
 
 def as_brackets(tags: Sequence[str]) -> list[str]:

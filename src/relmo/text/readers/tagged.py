@@ -1,25 +1,24 @@
-"""Sentences of tagged words: CoNLL-U; columns (CoNLL, IOB2: a word per line, a blank line between sentences); JSON
-lines."""
+"""Words with a tag each, and spans as tags: BIO or IOB2 (B-X begins a span of type X, I-X continues it, O is outside),
+IOB1 (B-X only directly after a span of its type; Ramshaw & Marcus 1995), BIOUL or BIOES (also L-X or E-X for the last
+word of a span, U-X or S-X for a span of one word; Ratinov & Roth 2009)."""
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from relmo.errors import CorpusError, quote
-from relmo.text.corpus import (
-    CONLLU,
-    MAX_DIGITS,
-    Errors,
-    conllu_rows,
-    is_conllu,
-    numbered_lines,
-    require_examples,
-    require_text,
-)
+from relmo.text import corpus
+from relmo.text.corpus import CONLLU, MAX_DIGITS, Errors, numbered_lines, require_examples, require_text
 from relmo.text.readers.tables import get_value, is_csv, is_jsonl, is_word_list, json_rows
 from relmo.text.treebank import PlacedText, SurfaceForm, place_words
 
+OUTSIDE = "O"
+MIN_SPAN_TAGS = 0.9  # share of tags; a file of spans with a few broken tags is still a file of spans
+BEGINS, ENDS = "BUS", "LEUS"  # prefixes that always begin or end a span
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags", "labels")
 UNTAGGED, UNTAGGED_COLUMNS = "_", ("upos", "xpos", "deprel")  # in other columns _ is a value: in feats, no features
 DOCUMENT = "-DOCSTART-"
@@ -27,6 +26,14 @@ RANGE = re.compile(rf"(\d{{1,{MAX_DIGITS}}})-(\d{{1,{MAX_DIGITS}}})")
 COMMENT = re.compile(r"#\s*\S+(\s\w+)?\s=\s")  # as in Universal Dependencies
 
 TaggedFormat = Literal["auto", "conllu", "columns", "jsonl"]
+
+
+class Span(NamedTuple):
+    """Words from `start` up to, but not including, `end`, and their type."""
+
+    start: int
+    end: int
+    label: str
 
 
 class TaggedWords(NamedTuple):
@@ -38,43 +45,104 @@ class TaggedWords(NamedTuple):
     raw: PlacedText = PlacedText()
 
 
+def is_span_tag(tag: str) -> bool:
+    """Return whether a tag is one of BIO, IOB1, BIOUL or BIOES."""
+    prefix, _, label = tag.partition("-")
+    return tag == OUTSIDE or (len(prefix) == 1 and prefix in "BIULES" and bool(label))
+
+
+def are_span_tags(tags: Iterable[str]) -> bool:
+    """Return whether the tags of a text mark spans: nearly all are those of an encoding, and not all of them O."""
+    counts = Counter(tags)
+    num_span_tags = sum(count for tag, count in counts.items() if is_span_tag(tag))
+    has_span = any(tag != OUTSIDE and is_span_tag(tag) for tag in counts)
+    return has_span and num_span_tags >= MIN_SPAN_TAGS * counts.total()
+
+
+def spans(tags: Sequence[str]) -> list[Span]:
+    """Return the spans of tags in any of the encodings; invalid sequences are read as conlleval does."""
+    span_list = []
+    start, previous = 0, OUTSIDE
+    for i, tag in enumerate([*tags, OUTSIDE]):
+        if not _continues_span(previous, tag):
+            if previous != OUTSIDE:
+                span_list.append(Span(start, i, previous.partition("-")[2]))
+            start = i
+        previous = tag
+    return span_list
+
+
+def _continues_span(previous: str, tag: str) -> bool:
+    (previous_prefix, _, previous_label), (prefix, _, label) = previous.partition("-"), tag.partition("-")
+    is_inside = OUTSIDE not in (previous, tag) and label == previous_label
+    return is_inside and prefix not in BEGINS and previous_prefix not in ENDS
+
+
+def bio(tags: Sequence[str]) -> list[str]:
+    """Convert tags in any of the encodings to BIO."""
+    bio_tags = [OUTSIDE] * len(tags)
+    for start, end, label in spans(tags):
+        bio_tags[start:end] = [f"B-{label}"] + [f"I-{label}"] * (end - start - 1)
+    return bio_tags
+
+
+def bioul(tags: Sequence[str]) -> list[str]:
+    """Convert tags in any of the encodings to BIOUL."""
+    bioul_tags = [OUTSIDE] * len(tags)
+    for start, end, label in spans(tags):
+        inner = [f"I-{label}"] * (end - start - 2)
+        bioul_tags[start:end] = [f"U-{label}"] if end - start == 1 else [f"B-{label}", *inner, f"L-{label}"]
+    return bioul_tags
+
+
+def legal_transitions(tags: Sequence[str]) -> np.ndarray:
+    """Return legal transitions in BIO or BIOUL, bool (K + 2, K + 2), from row (K: start) to column (K + 1: end)."""
+    prefixes = [tag.partition("-")[0] for tag in tags]
+    is_bioul = any(prefix in "LU" for prefix in prefixes)
+    count = len(tags)
+    legal = np.zeros((count + 2, count + 2), dtype=bool)
+    ends = [tag == OUTSIDE or not is_bioul or prefix in "LU" for tag, prefix in zip(tags, prefixes, strict=True)]
+    starts = [prefix in "OBU" for prefix in prefixes]
+    for i, previous in enumerate(tags):
+        for j, tag in enumerate(tags):
+            continues = prefixes[j] in "IL" and _continues_span(previous, tag)
+            legal[i, j] = continues or (ends[i] and starts[j])
+    legal[count, :count], legal[:count, count + 1] = starts, ends
+    return legal
+
+
+@require_examples("sentence")
 def read_tagged(
     path: str | Path, *, layout: TaggedFormat = "auto", column: str | None = None, errors: Errors = "strict"
 ) -> Iterator[TaggedWords]:
-    """Yield sentences of words with their tags.
-
-    layout   "auto" recognizes the format by the name: .conllu, .jsonl, otherwise columns
-    column   column of the tags. CoNLL-U: a name such as upos (the default), xpos or deprel, or a number from 1.
-             Columns: a number from 1; by default the last one, or the third if the first one counts the words.
-             JSON lines: a key
-    """
+    """Yield sentences of words with their tags, which are in a `column` with a name, such as upos (default of CoNLL-U)
+    or a key of JSON, or a number from 1: by default the last one, or the third if the first one counts the words."""
     if is_csv(path):
         raise CorpusError(f"{path}: is a table; a tagger needs CoNLL-U, lines of a word and its tag, or JSON lines")
     if layout == "auto":
-        layout = "conllu" if is_conllu(path) else "jsonl" if is_jsonl(path) else "columns"
-    if layout == "jsonl":
-        sentences = _read_json(path, column, errors)
-    elif layout == "conllu":
-        sentences = _read_conllu(path, _find_conllu_column(path, column), errors)
+        layout = "conllu" if corpus.is_conllu(path) else "jsonl" if is_jsonl(path) else "columns"
+    if layout == "conllu":
+        yield from _read_conllu(path, column, errors)
+    elif layout == "columns":
+        yield from _read_columns(path, column, errors)
     else:
-        sentences = _read_columns(path, column, errors)
-    yield from require_examples(sentences, path, "sentence")
+        for row in json_rows(path, errors):
+            words, tags = get_value(row, WORDS), get_value(row, TAGS if column is None else (column,))
+            if not (is_word_list(words) and is_word_list(tags) and len(words) == len(tags)):
+                raise CorpusError(f"{row.place}: expected as many tags as words, both lists of strings")
+            if words:
+                yield TaggedWords(words, tags)
 
 
-def _find_conllu_column(path: str | Path, column: str | None) -> int:
-    name = (column or "upos").lower()
-    if name in CONLLU:
-        return CONLLU.index(name)
-    if name.isdecimal() and len(name) <= MAX_DIGITS and 1 <= int(name) <= len(CONLLU):
-        return int(name) - 1
-    raise CorpusError(
-        f"{path}: CoNLL-U has no column {quote(column)}; it has {', '.join(CONLLU)}, or 1 to {len(CONLLU)}"
-    )
-
-
-def _read_conllu(path: str | Path, column: int, errors: Errors) -> Iterator[TaggedWords]:
+def _read_conllu(path: str | Path, column: str | None, errors: Errors) -> Iterator[TaggedWords]:
     """Yield the sentences of CoNLL-U, without empty nodes (5.1). Ranges (3-4) give the surface forms."""
-    for rows, text in conllu_rows(path, errors, separator=DOCUMENT):
+    name = (column or "upos").lower()
+    if name.isdecimal() and len(name) <= MAX_DIGITS and 1 <= int(name) <= len(CONLLU):
+        name = CONLLU[int(name) - 1]
+    if name not in CONLLU:
+        raise CorpusError(f"{path}: CoNLL-U has no column {quote(column)}; it has {', '.join(CONLLU)} (or 1 to 10)")
+    tag_column = CONLLU.index(name)
+    for rows, text in corpus.conllu_rows(path, errors, separator=DOCUMENT):
         words: list[str] = []
         tags: list[str] = []
         forms: list[SurfaceForm] = []
@@ -83,51 +151,60 @@ def _read_conllu(path: str | Path, column: int, errors: Errors) -> Iterator[Tagg
             number, form, spaced = fields[0], fields[1], "SpaceAfter=No" not in fields[-1].split("|")
             if number.isdecimal():
                 words.append(require_text(form, "word", place))
-                tag = require_text(fields[column], "tag", place, f"write {UNTAGGED} if it is not specified").strip()
-                tags.append("" if tag == UNTAGGED and CONLLU[column] in UNTAGGED_COLUMNS else tag)
+                tag = require_text(fields[tag_column], "tag", place, f"write {UNTAGGED} if it is not specified").strip()
+                tags.append("" if tag == UNTAGGED and name in UNTAGGED_COLUMNS else tag)
                 if num_remaining:
                     forms[-1].words.append(form)
                     num_remaining -= 1
                 else:
                     forms.append(SurfaceForm(form, [form], spaced))
-                continue
-            if (match := RANGE.fullmatch(number)) and int(match[2]) >= int(match[1]):
+            elif (match := RANGE.fullmatch(number)) and int(match[2]) >= int(match[1]):
                 forms.append(SurfaceForm(form, [], spaced))
                 num_remaining = int(match[2]) - int(match[1]) + 1
         if words:
             yield TaggedWords(words, tags, place_words(forms, text))
 
 
-class ColumnLayout(NamedTuple):
-    """Layout of a file of columns, which the line of its first word determines."""
-
-    has_tabs: bool
-    num_columns: int
-    has_numbers: bool
-    tag_column: int
-
-
 def _read_columns(path: str | Path, column: str | None, errors: Errors) -> Iterator[TaggedWords]:
-    """Yield the sentences of a file of columns, separated by tabs or otherwise by whitespace.
-
-    A line that begins with # is a comment if the first column counts the words (IOB2 of Universal NER), if it has no
-    tab in a file of tabs, or if it looks like a comment of Universal Dependencies. Lines with # before the first word
-    wait until the layout is known. The mark of a document's start ends a sentence, like a blank line.
-    """
-    layout: ColumnLayout | None = None
-    pending: list[tuple[str, str]] = []
+    # The line of the first word determines the layout; lines with # before it wait until then. They are comments if the
+    # first column counts the words, if they have no tab in a file of tabs, or if they look like comments of CoNLL-U.
+    separator: str | None = None
+    num_columns, tag_column, has_numbers = 0, 0, False
+    pending: list[tuple[str, str, bool]] = []
     words: list[str] = []
     tags: list[str] = []
     for text, place in numbered_lines(path, errors):
-        pending.append((text, place))
-        may_be_comment = text.startswith("#") and ("\t" not in text or COMMENT.match(text) is not None)
-        if layout is None and (_is_boundary(text) or may_be_comment):
-            continue
-        layout = layout or _infer_layout(text, column, place)
-        for line, line_place in pending:
-            if line.startswith("#") and not _is_boundary(line) and _is_comment(line, layout):
+        is_boundary = not text.strip() or text.split()[0] == DOCUMENT
+        pending.append((text, place, is_boundary))
+        if not num_columns:
+            if is_boundary or (text.startswith("#") and ("\t" not in text or COMMENT.match(text))):
                 continue
-            word, tag = (DOCUMENT, "") if _is_boundary(line) else _parse_columns(line, layout, line_place)
+            separator = "\t" if "\t" in text else None
+            fields = text.split(separator)
+            num_columns, has_numbers = len(fields), len(fields) > 2 and fields[0] == "1"
+            if num_columns < 2:
+                raise CorpusError(
+                    f"{place}: expected a word and its tag, separated by a tab or a space; found '{text[:60]}'"
+                )
+            tag_column = 2 if has_numbers else num_columns - 1
+            if column is not None:
+                if not column.isdecimal() or len(column) > MAX_DIGITS or not 1 <= int(column) <= num_columns:
+                    advice = f"give a number from 1 to {num_columns}"
+                    raise CorpusError(f"{place}: there is no column {quote(column)}; {advice}")
+                tag_column = int(column) - 1
+        for line, line_place, ends_sentence in pending:
+            word = DOCUMENT
+            if not ends_sentence:
+                has_no_tab = separator is not None and separator not in line
+                if line.startswith("#") and (has_numbers or has_no_tab or COMMENT.match(line)):
+                    continue
+                fields = line.split(separator)
+                if len(fields) != num_columns:
+                    count = "1 column" if len(fields) == 1 else f"{len(fields)} columns"
+                    advice = "a line is a word and its tag, and an empty line ends a sentence"
+                    raise CorpusError(f"{line_place}: has {count}, the lines before have {num_columns}; {advice}")
+                word = require_text(fields[int(has_numbers)], "word", line_place)
+                tag = require_text(fields[tag_column], "tag", line_place).strip()
             if word != DOCUMENT:
                 words.append(word)
                 tags.append(tag)
@@ -137,46 +214,3 @@ def _read_columns(path: str | Path, column: str | None, errors: Errors) -> Itera
         pending.clear()
     if words:
         yield TaggedWords(words, tags)
-
-
-def _is_boundary(line: str) -> bool:
-    return not line.strip() or line.split()[0] == DOCUMENT
-
-
-def _is_comment(line: str, layout: ColumnLayout) -> bool:
-    return layout.has_numbers or (layout.has_tabs and "\t" not in line) or COMMENT.match(line) is not None
-
-
-def _parse_columns(line: str, layout: ColumnLayout, place: str) -> tuple[str, str]:
-    fields = line.split("\t") if layout.has_tabs else line.split()
-    if len(fields) != layout.num_columns:
-        count = "1 column" if len(fields) == 1 else f"{len(fields)} columns"
-        raise CorpusError(
-            f"{place}: has {count}, the lines before have {layout.num_columns}; a line is a word and its tag, and an "
-            "empty line ends a sentence"
-        )
-    word = require_text(fields[int(layout.has_numbers)], "word", place)
-    return word, require_text(fields[layout.tag_column], "tag", place).strip()
-
-
-def _infer_layout(line: str, column: str | None, place: str) -> ColumnLayout:
-    has_tabs = "\t" in line
-    fields = line.split("\t") if has_tabs else line.split()
-    has_numbers = len(fields) > 2 and fields[0] == "1"
-    if len(fields) < 2:
-        raise CorpusError(f"{place}: expected a word and its tag, separated by a tab or a space; found '{line[:60]}'")
-    tag_column = 2 if has_numbers else len(fields) - 1
-    if column is not None:
-        if not column.isdecimal() or len(column) > MAX_DIGITS or not 1 <= int(column) <= len(fields):
-            raise CorpusError(f"{place}: there is no column {quote(column)}; give a number from 1 to {len(fields)}")
-        tag_column = int(column) - 1
-    return ColumnLayout(has_tabs, len(fields), has_numbers, tag_column)
-
-
-def _read_json(path: str | Path, column: str | None, errors: Errors) -> Iterator[TaggedWords]:
-    for row in json_rows(path, errors):
-        words, tags = get_value(row, WORDS), get_value(row, TAGS if column is None else (column,))
-        if not (is_word_list(words) and is_word_list(tags) and len(words) == len(tags)):
-            raise CorpusError(f"{row.place}: expected as many tags as words, both lists of strings")
-        if words:
-            yield TaggedWords(words, tags)

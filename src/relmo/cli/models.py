@@ -1,0 +1,249 @@
+"""`relmo info MODEL` and `relmo convert SRC DST`"""
+
+import shlex
+from pathlib import Path
+from typing import Any, Literal
+
+from relmo.cli.options import Json, Overwrite
+from relmo.cli.terminal import json_line, print_json, print_table
+from relmo.errors import ModelError, SettingError, WrongKindError
+from relmo.settings.fields import PathName
+from relmo.settings.kinds import DEFAULT_EXAMPLE, EXAMPLES, KINDS
+
+HELLO = 'the word "hello", with weights that are simple enough to compute by hand'
+BUNDLED_CORPORA = {
+    "small": "124.7 million words of English: Wikipedia, news, textbooks, books, science, talks, meetings and blogs",
+    "words": "76.6 million words of English: Wikipedia, Wikinews, textbooks and novels",
+    "code": "the source of SQLite, in C, 9.3 million characters",
+    **dict.fromkeys(("prose", "prose-elman", "prose-gru", "prose-lstm"), "War and Peace, 3.0 million characters"),
+    "english-french": "164,285 sentence pairs of Tatoeba (CC BY 2.0 FR)",
+    "addition": "150,000 sums of numbers of up to four digits",
+    **dict.fromkeys(("anbn-lstm", "anbn-gru"), "strings of the form aaabbb, which it has learned to count"),
+    **dict.fromkeys(("hello", "hello-gru", "hello-lstm"), HELLO),
+}
+COUNTS = {"train_symbols": "symbols", "train_tokens": "words", "train_words": "words", "train_examples": "examples"}
+TRAINING_SETTINGS = ("dropout", "tied", "softmax", "samples")  # not in files of other libraries
+MAX_POINTS = 10_000  # default of TensorBoard's projector
+
+
+def info(model: PathName = "small", *, json: Json = False, quiet: bool = False) -> None:
+    """Describe a model: its kind, training text, settings, results and checksums, and a command to try.
+
+    The weights are read and checked.
+
+        relmo info small
+
+    Args:
+        model: A model folder; small or words, which are bundled; original ELMo files (a folder or .zip, or the path of
+            the options file); a folder of ELMoForManyLangs; or a model saved by AllenNLP.
+        quiet: Print the kind only.
+    """
+    from relmo.store.references import find_bundled
+
+    facts = gather(model)
+    kind, results = facts["kind"], facts["results"]
+    if json or quiet:
+        print(json_line(facts) if json else kind)
+        return
+    called = KINDS[kind].called
+    print(f"{model}: {called}{'' if kind in called else f' ({kind})'} with {facts['parameters']:,} parameters.")
+    if find_bundled(model) is not None:
+        print(f"It is bundled with relmo and was trained on {BUNDLED_CORPORA[model]}.")
+    elif files := results.get("trained_on"):
+        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+        count = next((f", {results[key]:,} {unit}" for key, unit in COUNTS.items() if key in results), "")
+        print(f"It was trained on {', '.join(files[:3])}{more}{count}.")
+    print(f"Try: {EXAMPLES.get(kind, DEFAULT_EXAMPLE).format(model=shlex.quote(model))}\n")
+    print_table(["", ""], format_facts(facts), left=(0, 1))
+
+
+def gather(model: str) -> dict[str, Any]:
+    """Return everything that `relmo info` prints about a model."""
+    from relmo.disk.files import sha256
+    from relmo.loading import load
+    from relmo.store.allennlp import is_allennlp, read_allennlp
+    from relmo.store.folder import digest, named_tensors, read_config, read_record
+    from relmo.store.many_langs import is_many_langs, read_many_langs
+    from relmo.store.original import locate, read_original
+    from relmo.store.references import find_bundled
+
+    folder = find_bundled(model) or Path(model)
+    facts: dict[str, Any] = {"kind": "bilm"}
+    if (original := locate(folder)) is not None:
+        settings, network = read_original(original)
+        facts |= {"format": "original ELMo files", "options": original.options.name, "weights": original.weights.name}
+        facts["vocabulary"] = None
+        paths = list(dict.fromkeys(member.path for member in original))
+    elif is_many_langs(folder):
+        settings, network, dictionaries = read_many_langs(folder)
+        num_words = None if dictionaries.words is None else len(dictionaries.words)
+        facts |= {"format": "ELMoForManyLangs", "characters": len(dictionaries.characters), "words": num_words}
+        paths = [p for p in sorted(folder.iterdir()) if p.suffix in (".json", ".dic", ".pkl") and p.is_file()]
+    elif is_allennlp(folder):
+        saved = read_allennlp(folder)
+        settings, network = saved.settings, saved.network
+        facts |= {"format": "AllenNLP", "name": saved.name}
+        paths = [folder] if folder.is_file() else []
+    else:
+        config = read_config(folder)
+        loaded = load(folder, device="cpu")  # checks that the files are consistent
+        files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+        return {
+            "kind": config["kind"],
+            "relmo_version": config.get("relmo_version"),
+            "vocabulary": config.get("vocab_size"),
+            "parameters": count_parameters(loaded),
+            "weights_digest": digest(loaded.tensors()),
+            "stored_precision": read_record(folder, config).precision,
+            "settings": {k: v for section in (config.get("settings") or {}).values() for k, v in section.items()},
+            "results": config.get("results", {}),
+            "sha256": {path.name: sha256(path) for path in files},
+        }
+    tensors = {name: tensor.detach() for name, tensor in named_tensors(network).items()}
+    return facts | {
+        "parameters": sum(tensor.numel() for tensor in tensors.values()),
+        "weights_digest": digest(tensors),
+        "settings": {name: value for name, value in vars(settings.model).items() if name not in TRAINING_SETTINGS},
+        "results": {},
+        "sha256": {path.name: sha256(path) for path in paths},
+    }
+
+
+def format_facts(facts: dict[str, Any], prefix: str = "") -> list[list[str]]:
+    """Return the rows of a table of nested facts with dotted names, without empty ones."""
+    rows = []
+    for name, fact in facts.items():
+        if isinstance(fact, dict):
+            rows += format_facts(fact, f"{prefix}{name}.")
+        elif fact not in (None, [], ()):
+            text = ", ".join(map(str, fact)) if isinstance(fact, list | tuple) else str(fact)
+            if isinstance(fact, int | float) and not isinstance(fact, bool):
+                text = f"{fact:,}" if isinstance(fact, int) else f"{fact:.6g}"
+            rows.append([prefix + name, text])
+    return rows
+
+
+def count_parameters(model: Any, *, without: str | None = None) -> int:
+    """Count the parameters of a model, except those of tensors whose names start with `without`."""
+    tensors = [tensor for name, tensor in model.tensors().items() if without is None or not name.startswith(without)]
+    return sum(tensor.numel() for tensor in tensors if tensor.is_floating_point())
+
+
+def convert(
+    source: PathName,
+    destination: Path,
+    *,
+    to: Literal["onnx", "gensim", "projector", "hub"] | None = None,
+    weights: Path | None = None,
+    precision: Literal["float32", "float16", "int8"] | None = None,
+    shard_mb: int | None = None,
+    card: Path | None = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+    quiet: bool = False,
+) -> None:
+    """Convert a model: from or to original ELMo files, to another precision, or to the format of another library.
+
+    Without flags, original ELMo files become a model folder, and a model folder becomes original files (options.json,
+    weights.hdf5 and vocab.txt; only for kind bilm with character inputs). --precision writes a model folder of any kind
+    in another precision. --to writes the format of another library.
+
+    Original files are an options .json and a weights .hdf5, with any names, in a folder or a .zip.
+
+        relmo convert elmo_2x1024_128_2048cnn_1xhighway.zip models/small
+        relmo convert model.tar.gz models/of-my-tagger
+        relmo convert models/mine models/compact --precision int8
+        relmo convert models/mine mine.onnx --to onnx
+
+    Args:
+        source: A model folder; small or words, which are bundled; a folder or .zip with original files, or the path of
+            an options file next to the weights; a folder of ELMoForManyLangs; or a model.tar.gz or .th saved by
+            AllenNLP, for the ELMo in it.
+        destination: The output folder; with --to onnx or gensim, the output file.
+        to: The target format: onnx (the vectors of a bidirectional model, for onnxruntime); gensim (words and their
+            vectors, for KeyedVectors.load); projector (the same, for tensorboard --logdir); hub (any model folder, with
+            a model card for the Hugging Face hub).
+        weights: The original weights, if they are not next to the options.
+        precision: The stored precision of the weights: float32, float16 (half the size) or int8 (a quarter: integers
+            with a float16 scale per 512 values of a row; biases in float16). Loading converts them to float32.
+        shard_mb: Split the weights into files of at most this many megabytes.
+        card: A file to use as the model card, README.md. By default the card of a model folder is kept. A section with
+            the checksums of the weights is added.
+        quiet: Print nothing.
+    """
+    from relmo.loading import is_foreign
+    from relmo.store.references import find_bundled
+
+    place = find_bundled(source) or source
+    pair = place if weights is None else (place, weights)
+    is_original = to is None and is_foreign(pair)
+    if to is not None:
+        if (weights, precision, shard_mb, card) != (None, None, None, None):
+            raise SettingError(f"--weights, --precision, --shard-mb and --card cannot be used with --to {to}.")
+        facts = _export(place, destination, to, overwrite=overwrite)
+    elif weights is not None and not is_original:
+        raise SettingError("--weights needs original ELMo files.")
+    elif is_original or precision is not None:
+        from relmo.models.saved import pack
+
+        precision = precision or "float32"
+        model = pack(pair, destination, precision=precision, shard_mb=shard_mb, card=card, overwrite=overwrite)
+        note = "the source has no output layer: the model embeds, but does not predict words" if is_original else ""
+        facts = {"format": "relmo", "precision": precision, "parameters": count_parameters(model), "note": note}
+    elif shard_mb is not None or card is not None:
+        raise SettingError("--shard-mb and --card need a --precision, such as float32.")
+    else:
+        facts = _export(place, destination, "original", overwrite=overwrite)
+    if json:
+        print_json({"written": str(destination)} | facts)
+    elif not quiet:
+        suffix = f" in {facts['precision']}" if "precision" in facts else ""
+        note = f"; {facts['note']}" if facts["note"] else ""
+        print(f"wrote {destination}: {facts['parameters']:,} parameters{suffix}{note}")
+
+
+def _export(source: str | Path, destination: Path, to: str, *, overwrite: bool) -> dict[str, Any]:
+    """Write a model as original ELMo files or in the format of another library; return facts about it."""
+    from relmo.loading import load
+
+    kinds: Any = {"hub": None, "gensim": ("skipgram", "bilm"), "projector": ("skipgram", "bilm")}.get(to, "bilm")
+    try:
+        model: Any = load(source, kinds=kinds, device="cpu")
+    except WrongKindError as error:
+        if to != "original":
+            raise
+        raise ModelError(f"{error}, or a --precision for another kind of model") from error
+    without = "softmax." if to in ("onnx", "original") else None
+    facts: dict[str, Any] = {"format": to, "parameters": count_parameters(model, without=without), "note": ""}
+    if to == "original":
+        from relmo.store.original import write_original
+
+        write_original(model, destination, overwrite=overwrite)
+        if model.network.softmax is not None:
+            facts["note"] = "the output layer is omitted: the original format cannot store it"
+    elif to == "onnx":
+        from relmo.compat.onnx import export_onnx
+
+        export_onnx(model, destination, overwrite=overwrite)
+    elif to == "hub":
+        from relmo.disk.outputs import new_folder
+        from relmo.store.folder import MODEL_FILES
+
+        try:
+            from relmo.compat.huggingface_hub import HubModel
+        except ImportError as error:
+            raise SettingError(str(error)) from error
+        with new_folder(destination, overwrite=overwrite, ours=MODEL_FILES) as folder:
+            HubModel(model).save_pretrained(folder)
+    elif to == "gensim":
+        from relmo.compat.gensim import export_gensim
+
+        facts["words"] = export_gensim(model, destination, overwrite=overwrite)
+    else:
+        from relmo.compat.gensim import static_vectors
+        from relmo.compat.projector import export_projector
+
+        words, vectors = static_vectors(model)
+        export_projector({"words": (words[:MAX_POINTS], vectors[:MAX_POINTS])}, destination, overwrite=overwrite)
+        facts["words"] = min(len(words), MAX_POINTS)
+    return facts
