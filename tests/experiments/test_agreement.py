@@ -15,6 +15,7 @@ from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.vocabulary import SentenceVocabulary
+from support.published import find_row
 
 TEXT = "the cat `` near the dogs '' is here . <eos>\nthe cats are here . <eos>\n"
 GOLD = "7\tis\tare\t1\n2\tAre\tIs\t0\n"
@@ -74,11 +75,11 @@ def test_the_table_has_a_row_for_each_set_and_its_parts(folder: Path) -> None:
     ]
     assert names[6:9] == ["Lakretz, by the subject's number", "simple, singular", "simple, plural"]
     assert len(names) == 7 + 2 * len(agreement.LAKRETZ)
-    assert table.row("BLiMP").ours["pairs"] == 5
-    assert table.row("  argument structure").ours["pairs"] == 2, "selection counts as argument structure"
-    assert table.row("BLiMP").published is not None
-    assert table.row("BLiMP").published["LSTM"] == 69.8
-    assert table.row("  preposition and name, plural").published == {"LSTM": 68.9}
+    assert find_row(table, "BLiMP").ours["pairs"] == 5
+    assert find_row(table, "  argument structure").ours["pairs"] == 2, "selection counts as argument structure"
+    assert find_row(table, "BLiMP").published is not None
+    assert find_row(table, "BLiMP").published["LSTM"] == 69.8
+    assert find_row(table, "  preposition and name, plural").published == {"LSTM": 68.9}
     assert any("BLiMP 3 of 3" in line for line in said)
     assert json.loads(json.dumps(table.summary()))["name"] == "agreement"
 
@@ -87,12 +88,12 @@ def test_figures_are_those_of_the_pairs_own_probabilities(folder: Path) -> None:
     model = make_bilm()
     table = run(folder, model)
     good, bad = (each.sum(axis=1) for each in model.log_probs(["The cats are here.", "The cats is here."]))
-    row = table.row("  subject verb agreement").ours
+    row = find_row(table, "  subject verb agreement").ours
     assert (row["forward"], row["backward"]) == (100.0 * (good[0] > bad[0]), 100.0 * (good[1] > bad[1]))
     assert row["sum"] == 100.0 * (good.sum() > bad.sum())
     words = ["the", "cat", '"', "near", "the", "dogs", '"']
     one, other = (model.log_probs([[*words, verb]])[0][0, 7] for verb in ("is", "are"))
-    linzen = table.row("  1 attractor").ours
+    linzen = find_row(table, "  1 attractor").ours
     assert linzen["forward"] == 100.0 * (one > other)
     assert linzen[agreement.FREQUENCY] == 100.0, "'is' stands before 'are' in the vocabulary"
 
@@ -104,7 +105,7 @@ def test_the_context_of_a_verb_is_all_before_it_with_quotes_as_typed(folder: Pat
 
 
 def test_unknown_forms_are_a_tie_and_are_left_out_of_known_words(folder: Path) -> None:
-    row = run(folder, make_bilm()).row("  simple, plural").ours
+    row = find_row(run(folder, make_bilm()), "  simple, plural").ours
     assert row["forward"] == row[agreement.UNTRAINED] == row[agreement.FREQUENCY] == 50.0
     assert agreement.KNOWN not in row
     assert row[agreement.KNOWN_PAIRS] == 0

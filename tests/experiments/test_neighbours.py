@@ -29,6 +29,7 @@ from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.senses import Lemma, SenseSentence, SenseTag
 from relmo.text.vocabulary import Vocabulary
+from support.published import find_row
 
 NOUN, VERB = "play%1:04:00::", "play%2:33:00::"
 SEMCOR = {
@@ -94,7 +95,7 @@ def test_ranks_and_neighbours_are_those_of_a_search_by_hand(
                 if n != at.sentence
             }
             order = sorted(near, key=lambda place: -near[place])
-            row = table.row(f"{source.name}, layer {layer}")
+            row = find_row(table, f"{source.name}, layer {layer}")
             assert row.ours[RANK] == 1 + order.index(to)
             plays = [p for p in order if corpus.sentences[p.sentence].words[p.position] == "play"]
             assert row.ours[RANK_IN_WORD] == 1 + plays.index(to)
@@ -108,8 +109,8 @@ def test_without_context_all_occurrences_of_the_word_share_their_rank(folder: Pa
     model = make_bilm()
     table = make_table(model, data=folder, controls=Controls(untrained(model)), on_message=lambda _: None)
     for source in SOURCES:  # four others: ranks 1 to 4
-        assert table.row(f"{source.name}, layer 0 (no context)").ours[RANK_IN_WORD] == 2.5
-        assert table.row(f"untrained, {source.name}, layer 0 (no context)").ours[RANK] == 2.5
+        assert find_row(table, f"{source.name}, layer 0 (no context)").ours[RANK_IN_WORD] == 2.5
+        assert find_row(table, f"untrained, {source.name}, layer 0 (no context)").ours[RANK] == 2.5
 
 
 def test_static_vectors_are_compared_by_the_forms_of_the_word(folder: Path) -> None:
@@ -119,7 +120,7 @@ def test_static_vectors_are_compared_by_the_forms_of_the_word(folder: Path) -> N
     controls = Controls(untrained(model), WordVectors(words, matrix))
     table = make_table(model, data=folder, controls=controls, on_message=lambda _: None)
     # play is tagged four times, three of them nouns; played is as near to all of them
-    assert table.row("all tagged, skip-gram vectors").ours == pytest.approx(
+    assert find_row(table, "all tagged, skip-gram vectors").ours == pytest.approx(
         {SENSE: 100 * (2 / 3 * 3 + 1 / 4) / 5} | {POS: 100 * (2 / 3 * 3 + 1 / 4) / 5}
     )
     assert table.notes[-1] == "skip-gram vectors here: game, played"

@@ -34,6 +34,7 @@ from relmo.models.lm import LanguageModel
 from relmo.networks import make_language_model
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
 from relmo.text.vocabulary import Vocabulary
+from support.published import find_row
 
 WORDS = ["the", "cat", "saw", "a", "very", "old", "dog", "and", "the", "dog,", "of", "course,", "ran."]
 HEADER = "story\tposition\tword\treaders\tgeometric_mean_ms\tgoogle_count\tgpt3_surprisal_bits\n"
@@ -116,7 +117,7 @@ def test_a_model_whose_surprisal_times_follow_gains_and_its_cost_is_found(tmp_pa
     stories = read_stories(write_stories(tmp_path / "b.tsv", bits, slope=0.01))
     table = make_table(stories, {"mine": model})
     assert [row.name for row in table.rows] == ["mine", "mine, untrained", GPT3]
-    mine, chance = table.row("mine").ours, table.row(GPT3).ours
+    mine, chance = find_row(table, "mine").ours, find_row(table, GPT3).ours
     assert mine[LOW] > 0
     assert mine[LOW] < mine[GAIN] < mine[HIGH]
     assert mine["%/bit"] == pytest.approx(1.0, abs=0.2)

@@ -15,6 +15,7 @@ from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.vocabulary import SentenceVocabulary
+from support.published import find_row
 
 SETTINGS = BiLMModelSettings(hidden=12, projection=6, filters=("1x4", "3x6"), char_dim=3, max_characters=12)
 
@@ -37,7 +38,7 @@ def test_a_table_survives_json_whole() -> None:
     assert said["rows"][0] == {"name": "a", "ours": {"F1": 1.5}, "published": {"F1": 2.0}, "note": "n"}
     assert said["rows"][1]["ours"] == {}
     assert (said["columns"], said["notes"], said["extra"]) == (["F1", "F2"], ["note"], {"k": [1, 2]})
-    assert table.row("b") is rows[1]
+    assert find_row(table, "b") is rows[1]
 
 
 def test_data_is_looked_for_where_it_is_said_to_be_then_by_the_variable_then_here(

@@ -85,7 +85,7 @@ class BiLMModelSettings(f.SettingsSection):
         if self.projection > self.hidden:
             raise SettingError(f"projection {self.projection} must not be larger than hidden {self.hidden}")
         if self.softmax_dim is not None and self.softmax_dim >= self.projection:
-            raise SettingError(f"softmax_dim {self.softmax_dim} must be smaller than projection {self.projection}")
+            raise SettingError(f"softmax_dim must be smaller than projection ({self.projection}); leave it out")
         if self.softmax_dim is not None and self.tied:
             raise SettingError("softmax_dim and tied cannot be used together")
 

@@ -16,6 +16,7 @@ from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings
 from relmo.text.vocabulary import Vocabulary
+from support.published import find_row
 
 TAGS = {"the": "DET", "cat": "NOUN", "sees": "VERB", "a": "DET", "dog": "NOUN", "runs": "VERB", "bird": "NOUN"}
 
@@ -92,9 +93,11 @@ def test_every_layer_and_every_control_has_a_row(folder: Path, monkeypatch: pyte
         "skip-gram vectors",
         *(f"untrained, {n}" for n in layers),
     ]
-    assert table.row("layer 1").published == {ALL: 97.3}
-    assert table.row("most frequent tag of the word").ours[UNSEEN] == 0  # a bird; DET is the most frequent tag
-    assert table.row("skip-gram vectors").ours[ALL] > 80  # five words of six are known, and any five are told apart
+    assert find_row(table, "layer 1").published == {ALL: 97.3}
+    assert find_row(table, "most frequent tag of the word").ours[UNSEEN] == 0  # a bird; DET is the most frequent tag
+    assert (
+        find_row(table, "skip-gram vectors").ours[ALL] > 80
+    )  # five words of six are known, and any five are told apart
     assert (table.extra["dev_words"], table.extra["unseen"]) == (6, 1)
     assert {*table.extra["differences"]} >= {"layer 1 - layer 0 (no context)", "layer 2 - untrained, layer 2"}
     assert "skip-gram vectors" not in [

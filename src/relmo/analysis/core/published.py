@@ -83,10 +83,6 @@ class PublishedTable:
             if unknown := {*row.ours, *(row.published or {})} - {*self.columns}:
                 raise ValueError(f"{self.name}: the row {row.name!r} has no column named {', '.join(sorted(unknown))}")
 
-    def row(self, name: str) -> ComparedRow:
-        """Return the row with this name."""
-        return next(row for row in self.rows if row.name == name)
-
     def summary(self) -> dict[str, Any]:
         """Return the table as plain values, as --json prints it."""
         rows = [{"name": row.name, "ours": row.ours, "published": row.published, "note": row.note} for row in self.rows]

@@ -58,7 +58,9 @@ def read_roles(path: str | Path, *, layout: RoleFormat = "auto", errors: Errors 
             propositions = []
             for frame in frames:
                 if not isinstance(frame, dict):
-                    raise CorpusError(f"{row.place}: a frame must be an object with {PLACE[0]} and {TAGS[0]}")
+                    raise CorpusError(
+                        f"{row.place}: a frame must be an object ({PLACE[0]}, {TAGS[0]}), not {str(frame)[:60]}"
+                    )
                 frame_row = TableRow(frame, row.place, "key")
                 index, tags = get_value(frame_row, PLACE), get_value(frame_row, TAGS)
                 if type(index) is not int or not 0 <= index < len(words):

@@ -1,0 +1,7 @@
+"""Rows of published tables."""
+
+from relmo.analysis.core.published import ComparedRow, PublishedTable
+
+
+def find_row(table: PublishedTable, name: str) -> ComparedRow:
+    return next(row for row in table.rows if row.name == name)
