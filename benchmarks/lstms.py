@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from benchmarks.clock import Case
 from benchmarks.textbook import TextbookStacks, TorchStacks
-from relmo.nn.elmo_lstm import ElmoLSTM
 from relmo.nn.quantize import Precision
+from relmo.nn.recurrence.elmo_lstm import ElmoLSTM
 
 
 class Shape(NamedTuple):

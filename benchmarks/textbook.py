@@ -19,10 +19,10 @@ from torch.nn.utils.rnn import PackedSequence
 
 from relmo.networks.bilm import BiLMNetwork, BiWindow, CharacterEncoder
 from relmo.networks.language_model import Loss
-from relmo.nn.cells import State
-from relmo.nn.cells.lstm import clip
-from relmo.nn.elmo_lstm import ElmoLayer, ElmoLSTM
 from relmo.nn.kernels.lstm_step import Clips
+from relmo.nn.recurrence import State
+from relmo.nn.recurrence.elmo_lstm import ElmoLayer, ElmoLSTM
+from relmo.nn.recurrence.lstm import clip
 from relmo.text.characters import CHARACTERS
 
 Pair = tuple[Tensor, Tensor]

@@ -30,7 +30,7 @@ from benchmarks.clock import Case
 from relmo.networks.inputs import TaskBatch, TaskNetwork, WordBatch, WordInputs
 from relmo.networks.language_model import Loss
 from relmo.networks.seq2seq import Seq2SeqNetwork, TargetUnits
-from relmo.nn.cells import State
+from relmo.nn.recurrence import State
 from relmo.settings.tasks import SearchSettings, Seq2SeqInputSettings, Seq2SeqModelSettings, Seq2SeqTrainSettings
 from relmo.tasks.seq2seq import search_targets
 from relmo.training.batch import move_to_device

@@ -27,7 +27,7 @@ from relmo.explorer.session import Session, cut_window, find_busiest
 from relmo.explorer.work import Worker
 from relmo.explorer.write import get_initial_prompt
 from relmo.models.bilm import BiLM
-from relmo.settings.kinds import CELLS
+from relmo.registry import BASIC_CELLS, cell_entry
 
 COUNT = {"language": "anbn", "limit": 30, "steps": 1500}
 CARD_SYMBOLS = 150
@@ -82,8 +82,8 @@ def list_jobs(session: Session) -> dict[str, tuple[str, dict[str, Any]]]:
         if session.named or is_bilm:
             jobs["find"] = ("find", {"features": features, "ablate": "zero", "symbols": 2000 if is_bilm else 10_000})
         networks = []
-        for cell in sorted(CELLS):
-            parameter = "forget_bias" if "forget_bias" in CELLS[cell] else "spectral_radius"
+        for cell in BASIC_CELLS:
+            parameter = "forget_bias" if "forget_bias" in cell_entry(cell).options else "spectral_radius"
             networks.append({"cell": cell, parameter: 1.0})
         jobs["fresh"] = ("memory", {"networks": networks, "lags": 60, "positions": 16, "jacobians": 4})
     if is_bilm:

@@ -22,7 +22,7 @@ from relmo.embedding.engine import Embedder, groups
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
-from relmo.nn.elmo_lstm import ElmoLSTM
+from relmo.nn.recurrence.elmo_lstm import ElmoLSTM
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings
 from relmo.settings.options import EmbedOptions
 from relmo.text.characters import BOS, EOS, character_ids

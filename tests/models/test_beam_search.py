@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from relmo.models.generate import BeamOptions, beam_search
-from relmo.nn.cells import State
+from relmo.nn.recurrence import State
 
 END, SYMBOLS = 0, 5
 

@@ -20,7 +20,7 @@ from relmo.models.evaluate import BiScore, Score, total_nll
 from relmo.networks.bilm import BiLMNetwork
 from relmo.networks.language_model import FeedforwardLM, Network, RecurrentLM
 from relmo.networks.ngram import NGramLM
-from relmo.nn.cells import State
+from relmo.nn.recurrence import State
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.lm import LanguageModelSettings
 from relmo.text.characters import character_ids

@@ -22,7 +22,7 @@ from relmo.models.generate import (
     step_batch,
 )
 from relmo.networks.language_model import RecurrentLM
-from relmo.nn.cells import State
+from relmo.nn.recurrence import State
 from relmo.settings.lm import LanguageModelSettings
 
 VOCAB, END = 4, 0

@@ -12,8 +12,8 @@ from torch.nn.functional import log_softmax
 from relmo.networks.classifier import BCN, PooledClassifier
 from relmo.networks.inputs import Encoded
 from relmo.nn.attention import biattention
-from relmo.nn.cells import Cell
-from relmo.nn.cells.lstm import LSTMCell
+from relmo.nn.recurrence import Cell
+from relmo.nn.recurrence.lstm import LSTMCell
 from relmo.settings.tasks import ClassifierModelSettings
 from relmo.store.folder import load_weights, save_weights
 from support.sentence_batches import (

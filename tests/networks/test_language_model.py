@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from relmo.networks.language_model import NeuralLM, RecurrentLM, Window, make_softmax
-from relmo.nn.cells.elman import ElmanCell
-from relmo.nn.cells.gru import GRUCell
-from relmo.nn.cells.lstm import LSTMCell
+from relmo.nn.recurrence.elman import ElmanCell
+from relmo.nn.recurrence.gru import GRUCell
+from relmo.nn.recurrence.lstm import LSTMCell
 from relmo.nn.softmax import AdaptiveSoftmax, FullSoftmax, SampledSoftmax
 from relmo.settings.lm import LanguageModelSettings
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from relmo.networks.classifier import ESIM, CosineRegression, DecomposableAttention, PooledClassifier
 from relmo.networks.inputs import Encoded
-from relmo.nn.cells import Cell
-from relmo.nn.cells.lstm import LSTMCell
+from relmo.nn.recurrence import Cell
+from relmo.nn.recurrence.lstm import LSTMCell
 from relmo.settings.tasks import PairsModelSettings
 from relmo.store.folder import load_weights, save_weights
 from support.sentence_batches import (

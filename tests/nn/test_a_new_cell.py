@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from relmo.nn.cells.base import Cell, Intervene, State, Weights, unchanged
+from relmo.nn.recurrence.base import Cell, Intervene, State, Weights, unchanged
 
 
 class SRUGates(NamedTuple):

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,11 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from relmo.nn.cells import Cell, State, make_cell
-from relmo.nn.cells.elman import ElmanCell
-from relmo.nn.cells.gru import GRUCell
-from relmo.nn.cells.lstm import LSTMCell, clip
-from relmo.settings.kinds import CELLS as TABLE
+from relmo.nn.recurrence import Cell, State, make_cell
+from relmo.nn.recurrence.base import StackedCell
+from relmo.nn.recurrence.elman import ElmanCell
+from relmo.nn.recurrence.gru import GRUCell
+from relmo.nn.recurrence.lstm import LSTMCell, clip
+from relmo.registry import BASIC_CELLS, cell_class
+from relmo.registry import CELLS as TABLE
+from support.cells import random_state, record_gates
+
+
+def state_sizes(cell: Cell) -> list[int]:
+    return [cell.sizes[name] for name in cell.states]
 
 
 def lstm_projected(input_size: int, hidden_size: int) -> LSTMCell:
@@ -49,7 +57,7 @@ def copied_cells(name: str, theirs: nn.RNNBase, dtype: torch.dtype) -> list[Cell
     for layer in range(theirs.num_layers):
         names = [n for n in (*WEIGHTS, "weight_hr") if hasattr(theirs, f"{n}_l{layer}")]
         cell = CELLS[name](getattr(theirs, f"weight_ih_l{layer}").shape[1], theirs.hidden_size).to(dtype)
-        for own, other in zip(cell.weights(), (getattr(theirs, f"{n}_l{layer}") for n in names), strict=True):
+        for own, other in zip(cell.parameters(), (getattr(theirs, f"{n}_l{layer}") for n in names), strict=True):
             own.data.copy_(other.data)
         cells.append(cell)
     return cells
@@ -111,7 +119,8 @@ def test_cell_equals_torch_forward_and_backward(name: str, size: Sizes) -> None:
     ours = copied_cells(name, theirs, size.dtype)
     x = torch.randn(size.batch, size.steps, size.input_size, dtype=size.dtype, requires_grad=True)
     starts = [  # one tensor a part of the state, (layers, B, size), as torch takes it
-        torch.randn(size.layers, size.batch, part, dtype=size.dtype, requires_grad=True) for part in ours[0].state_sizes
+        torch.randn(size.layers, size.batch, part, dtype=size.dtype, requires_grad=True)
+        for part in state_sizes(ours[0])
     ]
 
     y, states = step_through(ours, x, [tuple(start[layer] for start in starts) for layer in range(size.layers)])
@@ -120,7 +129,7 @@ def test_cell_equals_torch_forward_and_backward(name: str, size: Sizes) -> None:
     expected_finals = list(expected_finals) if len(starts) == 2 else [expected_finals]
 
     torch.testing.assert_close([y, *finals], [expected_y, *expected_finals], **TOLERANCE[size.dtype])
-    own = gradients([y, *finals], [x, *starts, *(w for cell in ours for w in cell.weights())])
+    own = gradients([y, *finals], [x, *starts, *(w for cell in ours for w in cell.parameters())])
     expected = gradients([expected_y, *expected_finals], [x, *starts, *(w for ws in theirs.all_weights for w in ws)])
     assert len(own) == len(expected)
     torch.testing.assert_close(own, expected, **TOLERANCE[size.dtype])
@@ -134,18 +143,18 @@ CLIPPED = {
 
 def away_from_kinks(cell: Cell, x: Tensor, state: State) -> bool:
     """Whether no quantity with a kink lies so near it that a numerical difference would cross it."""
-    gates = cell.gates(x, state)
+    gates = record_gates(cell, x, state)
     if isinstance(cell, LSTMCell):
         free = LSTMCell(
             cell.input_size, cell.hidden_size, projection=cell.output_size if cell.weight_hr is not None else None
         )
-        unclipped = free.gates(x, state, cell.weights())
+        unclipped = record_gates(free.with_weights(cell.weights()), x, state)
         distances = [(unclipped.c.abs() - cell.cell_clip).abs()] if cell.cell_clip else []
         if cell.projection_clip:
             h = gates.o * torch.tanh(gates.c) @ cell.weight_hr.T
             distances.append((h.abs() - cell.projection_clip).abs())
     else:
-        W_ih, W_hh, b_ih, b_hh = cell.weights()
+        W_ih, W_hh, b_ih, b_hh = cell.parameters()
         distances = [(x @ W_ih.T + b_ih + state[0] @ W_hh.T + b_hh).abs()]
     return all(distance.min().item() > 1e-5 for distance in distances)
 
@@ -155,20 +164,21 @@ def test_gradient_of_a_cell_is_its_numerical_derivative(name: str) -> None:
     torch.manual_seed(3)
     cell = (CELLS | CLIPPED)[name](3, 4).double()
     x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
-    state = tuple(torch.randn(5, size, dtype=torch.float64, requires_grad=True) for size in cell.state_sizes)
+    state = tuple(tensor.requires_grad_() for tensor in random_state(cell, 5, torch.float64))
     assert away_from_kinks(cell, x, state)
     if name in CLIPPED:  # both sides of the clip are in the test
-        gates = cell.gates(x, state)
+        gates = record_gates(cell, x, state)
         for value, limit in ((gates.c, cell.cell_clip), (gates.h, cell.projection_clip)):
             held = value.abs() == limit
             assert limit is None or 0 < held.sum() < held.numel()
     parts = len(state)
 
     def step(x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        y, new = cell(x, tensors[:parts], tensors[parts:])
+        weights = dict(zip(cell.weights(), tensors[parts:], strict=True))
+        y, new = cell.with_weights(weights)(x, tensors[:parts])
         return y, *new
 
-    assert torch.autograd.gradcheck(step, (x, *state, *cell.weights()))
+    assert torch.autograd.gradcheck(step, (x, *state, *cell.parameters()))
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -186,11 +196,11 @@ def x() -> Tensor:
 
 def some_state(cell: Cell) -> State:
     generator = torch.Generator().manual_seed(8)
-    return tuple(torch.randn(2, size, dtype=torch.float64, generator=generator) for size in cell.state_sizes)
+    return tuple(torch.randn(2, size, dtype=torch.float64, generator=generator) for size in state_sizes(cell))
 
 
-def assert_gates(gates: tuple[Tensor, ...], expected: dict[str, np.ndarray]) -> None:
-    assert gates._asdict().keys() == expected.keys()  # type: ignore[attr-defined]
+def assert_gates(gates: SimpleNamespace, expected: dict[str, np.ndarray]) -> None:
+    assert vars(gates).keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(getattr(gates, name).detach().numpy(), value, rtol=1e-12, atol=1e-12, err_msg=name)
 
@@ -199,21 +209,23 @@ def assert_gates(gates: tuple[Tensor, ...], expected: dict[str, np.ndarray]) -> 
 def test_elman_gates_are_those_of_the_equation(nonlinearity: str, x: Tensor) -> None:
     cell = ElmanCell(3, 4, nonlinearity=nonlinearity).double()  # type: ignore[arg-type]
     state = some_state(cell)
-    (h,), (W_ih, W_hh, b_ih, b_hh) = arrays(state), arrays(cell.weights())
+    (h,), (W_ih, W_hh, b_ih, b_hh) = arrays(state), arrays(list(cell.parameters()))
     total = x.numpy() @ W_ih.T + b_ih + h @ W_hh.T + b_hh
-    assert_gates(cell.gates(x, state), {"h": np.tanh(total) if nonlinearity == "tanh" else np.maximum(total, 0)})
+    assert_gates(
+        record_gates(cell, x, state), {"h": np.tanh(total) if nonlinearity == "tanh" else np.maximum(total, 0)}
+    )
 
 
 def test_gru_gates_are_those_of_the_equation(x: Tensor) -> None:
     cell = GRUCell(3, 4).double()
     state = some_state(cell)
-    (h,), (W_ih, W_hh, b_ih, b_hh) = arrays(state), arrays(cell.weights())
+    (h,), (W_ih, W_hh, b_ih, b_hh) = arrays(state), arrays(list(cell.parameters()))
     from_x = {gate: x.numpy() @ W_ih[rows].T + b_ih[rows] for gate, rows in block_rows("rzn", 4)}
     from_h = {gate: h @ W_hh[rows].T + b_hh[rows] for gate, rows in block_rows("rzn", 4)}
     r = sigmoid(from_x["r"] + from_h["r"])
     z = sigmoid(from_x["z"] + from_h["z"])
     n = np.tanh(from_x["n"] + r * from_h["n"])
-    assert_gates(cell.gates(x, state), {"r": r, "z": z, "n": n, "h": (1 - z) * n + z * h})
+    assert_gates(record_gates(cell, x, state), {"r": r, "z": z, "n": n, "h": (1 - z) * n + z * h})
 
 
 @pytest.mark.parametrize(
@@ -225,7 +237,7 @@ def test_lstm_gates_are_those_of_the_equation(
 ) -> None:
     cell = LSTMCell(3, 4, projection=projection, cell_clip=cell_clip, projection_clip=projection_clip).double()
     state = some_state(cell)
-    (h, c), (W_ih, W_hh, b_ih, b_hh, *W_hr) = arrays(state), arrays(cell.weights())
+    (h, c), (W_ih, W_hh, b_ih, b_hh, *W_hr) = arrays(state), arrays(list(cell.parameters()))
     total = {
         gate: x.numpy() @ W_ih[rows].T + b_ih[rows] + h @ W_hh[rows].T + b_hh[rows]
         for gate, rows in block_rows("ifgo", 4)
@@ -239,7 +251,7 @@ def test_lstm_gates_are_those_of_the_equation(
         h = h @ W_hr[0].T
     if projection_clip:
         h = np.clip(h, -projection_clip, projection_clip)
-    assert_gates(cell.gates(x, state), {"i": i, "f": f, "g": g, "o": o, "c": c, "h": h})
+    assert_gates(record_gates(cell, x, state), {"i": i, "f": f, "g": g, "o": o, "c": c, "h": h})
     y, (new_h, new_c) = cell(x, state)
     for tensor, expected in ((y, h), (new_h, h), (new_c, c)):
         np.testing.assert_allclose(tensor.detach().numpy(), expected, rtol=1e-12, atol=1e-12)
@@ -253,7 +265,7 @@ def wild_lstm(**clips: float | None) -> LSTMCell:
     """Weights so large that memory and output would leave any small bound at once."""
     torch.manual_seed(11)
     cell = LSTMCell(3, 6, projection=4, **clips)  # type: ignore[arg-type]
-    for weight in cell.weights():
+    for weight in cell.parameters():
         nn.init.normal_(weight, std=3)
     nn.init.constant_(cell.bias_ih[6:12], 20)  # the forget gate stands open: memory adds up
     return cell
@@ -310,7 +322,7 @@ def test_forget_bias_is_the_forget_gates_and_no_other_gates(hidden: int, bias: f
     with torch.no_grad():
         for weight in (cell.weight_ih, cell.weight_hh):
             weight.zero_()
-        gates = cell.gates(torch.zeros(1, 2), cell.initial_state(1))
+        gates = record_gates(cell, torch.zeros(1, 2), cell.initial_state(1))
     bound = 1 / np.sqrt(hidden)
     torch.testing.assert_close(gates.f, torch.full_like(gates.f, bias).sigmoid())
     for gate in (gates.i.logit(), gates.g.atanh(), gates.o.logit()):
@@ -321,7 +333,7 @@ def test_forget_bias_is_the_forget_gates_and_no_other_gates(hidden: int, bias: f
 def test_fresh_weights_are_uniform_within_one_over_root_hidden(name: str) -> None:
     torch.manual_seed(0)
     cell = (CELLS | CLIPPED)[name](40, 64)
-    for weight in cell.weights():
+    for weight in cell.parameters():
         if weight.dim() == 1 and isinstance(cell, LSTMCell):
             weight = torch.cat([weight[:64], weight[128:]])  # the forget gate has its own
         assert weight.abs().max() <= 1 / 8
@@ -332,7 +344,7 @@ def test_fresh_weights_are_uniform_within_one_over_root_hidden(name: str) -> Non
 @pytest.mark.parametrize("name", CELLS)
 def test_initial_state_is_zeros_in_the_cells_precision(name: str) -> None:
     cell = CELLS[name](3, 5).double()
-    for tensor, size in zip(cell.initial_state(2), cell.state_sizes, strict=True):
+    for tensor, size in zip(cell.initial_state(2), state_sizes(cell), strict=True):
         assert tensor.shape == (2, size)
         assert tensor.dtype == torch.float64
         assert not tensor.any()
@@ -342,54 +354,72 @@ def test_initial_state_is_zeros_in_the_cells_precision(name: str) -> None:
 def test_weights_given_in_place_of_the_cells_own_are_the_ones_used(name: str) -> None:
     torch.manual_seed(1)
     cell, other = CELLS[name](3, 5), CELLS[name](3, 5)
-    x, state = torch.randn(2, 3), tuple(torch.randn(2, size) for size in cell.state_sizes)
-    torch.testing.assert_close(cell(x, state, other.weights()), other(x, state), rtol=0, atol=0)
+    x, state = torch.randn(2, 3), random_state(cell, 2)
+    torch.testing.assert_close(cell.with_weights(other.weights())(x, state), other(x, state), rtol=0, atol=0)
     assert not torch.equal(cell(x, state)[0], other(x, state)[0])
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_a_cell_says_of_itself_what_its_step_gives(name: str) -> None:
+def test_a_cell_declares_what_its_step_records(name: str) -> None:
     torch.manual_seed(1)
-    cell = make_cell(name, 5)(3)
-    x, state = torch.randn(2, 3), tuple(torch.randn(2, size) for size in cell.state_sizes)
-    gates = cell.gates(x, state)
+    cell = make_cell(name, 8)(3)
+    state = cell.step(cell.project_input(torch.randn(2, 3)), cell.initial_state(2))[1]  # a state that can occur
+    x, recorded = torch.randn(2, 3), []
+
+    def record(letter: str, value: Tensor) -> Tensor:
+        recorded.append(letter)
+        quantity = cell.specs[letter]
+        assert value.shape == (2, *quantity.shape), letter
+        assert quantity.low <= value.min(), letter
+        assert value.max() <= quantity.high, letter
+        return value
+
+    y, new_state = cell(x, state, record)
+    assert sorted(recorded) == sorted(cell.words)
+    assert y.shape == (2, cell.output_size)
+    assert [tensor.shape for tensor in new_state] == [tensor.shape for tensor in cell.initial_state(2)]
     assert cell.name == name
-    assert {*gates._fields} == {*cell.words}
     assert all(len(letter) == 1 for letter in cell.words)  # units are named by them: c0.27
-    assert cell.states[0] == "h"
+    assert next(iter(cell.words)) == "h"
     assert cell.memory in cell.states
     assert cell.keeps is None or cell.keeps in cell.gate_names
-    assert all(getattr(gates, gate).min() > 0 and getattr(gates, gate).max() < 1 for gate in cell.gate_names)
-    assert {*cell.inputs, *cell.recurrent} <= dict(cell.named_parameters()).keys()
-    assert {*TABLE[name]} <= inspect.signature(type(cell)).parameters.keys()
+    assert {*cell.recurrent} <= dict(cell.named_parameters()).keys()
+    assert {*cell.equations()} == {*cell.words}
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_every_new_state_can_be_changed_before_anything_reads_it(name: str) -> None:
+def test_the_registry_has_the_options_of_the_class(name: str) -> None:
+    parameters = inspect.signature(cell_class(name)).parameters.values()
+    assert {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY} == TABLE[name].options
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_state_can_be_changed_before_anything_reads_it(name: str) -> None:
     torch.manual_seed(1)
-    cell = make_cell(name, 5)(3)
-    weights, state = cell.weights(), cell.initial_state(2)
-    met: list[str] = []
+    cell = make_cell(name, 8)(3)
+    x, state = cell.project_input(torch.randn(2, 3)), cell.initial_state(2)
 
     def halve(letter: str, value: Tensor) -> Tensor:
-        met.append(letter)
-        return value / 2
+        return value / 2 if letter in ("h", cell.memory) else value
 
-    from_x = cell.from_input(torch.randn(2, 3), weights)
-    plain, changed = cell.step(from_x, state, weights), cell.step(from_x, state, weights, halve)
-    assert sorted(met) == sorted(cell.states)
-    assert torch.equal(getattr(changed, cell.memory), getattr(plain, cell.memory) / 2)
+    _, plain = cell.step(x, state)
+    y, changed = cell.step(x, state, record=halve)
+    place = cell.states.index(cell.memory)
+    torch.testing.assert_close(changed[place], plain[place] / 2)
+    if "h" in cell.states:
+        assert torch.equal(y, changed[cell.states.index("h")])
     if name == "lstm":
-        assert torch.equal(changed.h, plain.o * torch.tanh(plain.c / 2) / 2)
+        gates = record_gates(cell, torch.zeros(2, 3), state)
+        assert gates.o.shape == (2, 8)
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", BASIC_CELLS)
 def test_matrices_by_block_are_the_rows_with_which_a_block_reads(name: str) -> None:
     cell = make_cell(name, 5)(3)
-    weights = cell.weights()
-    assert torch.equal(torch.cat([*cell.matrices(cell.inputs, weights).values()]), cell.weight_ih)
-    assert torch.equal(torch.cat([*cell.matrices(cell.recurrent, weights).values()]), cell.weight_hh)
-    assert list(cell.matrices(cell.recurrent, weights)) == list(cell.blocks)
+    assert isinstance(cell, StackedCell)
+    assert torch.equal(torch.cat([*cell.input_matrices().values()]), cell.weight_ih)
+    assert torch.equal(torch.cat([*cell.recurrent_matrices().values()]), cell.weight_hh)
+    assert list(cell.recurrent_matrices()) == list(cell.blocks)
 
 
 def test_a_bare_cell_computes_with_the_weights_that_it_is_given_and_draws_nothing() -> None:
@@ -397,4 +427,4 @@ def test_a_bare_cell_computes_with_the_weights_that_it_is_given_and_draws_nothin
     bare = LSTMCell.bare(3, 5, projection=2, cell_clip=0.1)
     assert torch.equal(torch.get_rng_state(), before)
     x, state = torch.randn(2, 3), cell.initial_state(2)
-    torch.testing.assert_close(bare(x, state, cell.weights()), cell(x, state), rtol=0, atol=0)
+    torch.testing.assert_close(bare.with_weights(cell.weights())(x, state), cell(x, state), rtol=0, atol=0)

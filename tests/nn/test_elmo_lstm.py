@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from relmo.nn.elmo_lstm import ROWS, ElmoLSTM, ElmoLSTMOutput
 from relmo.nn.kernels import lstm_step, lstm_step_triton
 from relmo.nn.kernels.lstm_step import lengths_of
+from relmo.nn.recurrence.elmo_lstm import ROWS, ElmoLSTM, ElmoLSTMOutput
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 SIZES = [5, 5, 4, 4, 3, 1, 1]  # of five sequences, how many go on at each step

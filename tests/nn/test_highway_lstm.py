@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from relmo.nn.highway_lstm import GATES, AlternatingLSTM, HighwayLSTM
+from relmo.nn.recurrence.highway_lstm import GATES, AlternatingLSTM, HighwayLSTM
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 

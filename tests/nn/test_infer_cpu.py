@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from relmo.nn.elmo_lstm import ROWS, ElmoLSTM, ElmoLSTMOutput
 from relmo.nn.kernels import CACHE, cpu, lstm_cpu
 from relmo.nn.kernels.lstm_step import lengths_of
 from relmo.nn.quantize import PRECISIONS, Precision
+from relmo.nn.recurrence.elmo_lstm import ROWS, ElmoLSTM, ElmoLSTMOutput
 
 BUILDS = cpu.libraries()
 needs_library = pytest.mark.skipif(not BUILDS, reason="the kernels were not built: there is no C compiler here")
@@ -326,7 +326,7 @@ def test_on_a_gpu_the_table_gives_what_it_does_on_a_cpu_and_int8_is_refused() ->
 @pytest.mark.slow
 def test_without_kernels_the_numbers_are_the_same_within_rounding() -> None:
     program = (
-        "import torch; from relmo.nn.elmo_lstm import ElmoLSTM; from relmo.nn.kernels import cpu\n"
+        "import torch; from relmo.nn.recurrence.elmo_lstm import ElmoLSTM; from relmo.nn.kernels import cpu\n"
         "torch.manual_seed(0); stacks = ElmoLSTM(input_size=8, hidden_size=12, projection=8, layers=2,"
         " skip_connections=True, cell_clip=3.0, projection_clip=3.0)\n"
         "gates, words = torch.randn(2, 5, 48), torch.arange(18).view(2, 3, 3) % 5\n"

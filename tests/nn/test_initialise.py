@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from relmo.nn.cells import Cell, initialise
-from relmo.nn.cells.elman import ElmanCell
-from relmo.nn.cells.gru import GRUCell
-from relmo.nn.cells.lstm import LSTMCell
+from relmo.nn.recurrence import Cell, initialise
+from relmo.nn.recurrence.elman import ElmanCell
+from relmo.nn.recurrence.gru import GRUCell
+from relmo.nn.recurrence.lstm import LSTMCell
 from relmo.store.folder import SkipInit
 
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from relmo.nn.elmo_lstm import ElmoLSTM
 from relmo.nn.kernels import cpu, lstm_cpu
 from relmo.nn.kernels.lstm_step import lengths_of
+from relmo.nn.recurrence.elmo_lstm import ElmoLSTM
 
 BUILDS = {f"{library.relmo_lanes()} lanes": library for library in cpu.libraries().values()}
 needs_library = pytest.mark.skipif(not BUILDS, reason="the kernels were not built: there is no C compiler here")
@@ -211,7 +211,7 @@ def test_an_input_of_another_size_is_refused(build: str) -> None:
 @pytest.mark.slow
 def test_with_the_variable_set_there_are_no_kernels_and_the_numbers_are_torchs() -> None:
     program = (
-        "import torch; from relmo.nn.elmo_lstm import ElmoLSTM; from relmo.nn.kernels import cpu\n"
+        "import torch; from relmo.nn.recurrence.elmo_lstm import ElmoLSTM; from relmo.nn.kernels import cpu\n"
         "torch.manual_seed(0); stacks = ElmoLSTM(input_size=8, hidden_size=12, projection=8, layers=2,"
         " skip_connections=True, cell_clip=3.0, projection_clip=3.0)\n"
         "run = stacks(torch.ones(2, 3, 2, 8)); run.layers[-1].sum().backward()\n"

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from relmo.nn.cells.lstm import LSTMCell
 from relmo.nn.pooling import final, length_mask, mask_padding, maximum, mean
-from relmo.nn.recurrent import Recurrent
+from relmo.nn.recurrence.lstm import LSTMCell
+from relmo.nn.recurrence.stack import Recurrent
 
 LENGTHS = torch.tensor([3, 1, 0, 5, 4])
 POOLS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]]] = {

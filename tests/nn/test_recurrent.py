@@ -1,10 +1,9 @@
 """Recurrent stacks: the fused path is the written-out one; padding and batch mates change nothing; state carries."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
-from typing import ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -12,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from relmo.nn.cells import Cell, State
-from relmo.nn.cells.base import Intervene, unchanged
-from relmo.nn.cells.elman import ElmanCell
-from relmo.nn.cells.gru import GRUCell
-from relmo.nn.cells.lstm import LSTMCell
 from relmo.nn.dropout import SequenceDropout, drop_words
-from relmo.nn.recurrent import Recurrent, RecurrentOutput, unroll_fused
+from relmo.nn.recurrence import Cell, Quantity, Record, State, state, unchanged
+from relmo.nn.recurrence.elman import ElmanCell
+from relmo.nn.recurrence.gru import GRUCell
+from relmo.nn.recurrence.lstm import LSTMCell
+from relmo.nn.recurrence.stack import Recurrent, RecurrentOutput, unroll_fused
 
 SIZE = 4  # of input and output alike, so that residual connections take part
 FUSED: dict[str, Callable[[int], Cell]] = {
@@ -118,7 +116,7 @@ def copy_into_torch(ours: Recurrent, theirs: nn.LSTM) -> None:
     for layer, cells in enumerate(ours.layers):
         for cell, suffix in zip(cells, ("", "_reverse"), strict=False):  # type: ignore[arg-type]
             names = [f"{n}_l{layer}{suffix}" for n in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")]
-            for name, weight in zip(names, cell.weights(), strict=False):
+            for name, weight in zip(names, cell.parameters(), strict=False):
                 getattr(theirs, name).data.copy_(weight.data)
 
 
@@ -251,7 +249,9 @@ def test_projection_of_any_size_runs(projection: int) -> None:
 
 def test_clipped_cells_never_take_the_fused_path(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    monkeypatch.setattr("relmo.nn.recurrent.unroll_fused", lambda *a, **b: calls.append(a) or unroll_fused(*a, **b))
+    monkeypatch.setattr(
+        "relmo.nn.recurrence.stack.unroll_fused", lambda *a, **b: calls.append(a) or unroll_fused(*a, **b)
+    )
     x = torch.randn(2, 3, SIZE)
     for clips in ({"cell_clip": 3.0}, {"projection_clip": 3.0}):
         Recurrent(partial(LSTMCell, hidden_size=6, projection=3, **clips), input_size=SIZE)(x)
@@ -394,36 +394,36 @@ def test_sequences_of_length_one_are_one_step_of_the_cell(name: str, bidirection
         assert not run.output[:, 1:].any()
 
 
-class LeakyGates(NamedTuple):
-    h: Tensor
-
-
 class LeakyCell(Cell):
-    """h' = a * h + W x: a recurrence without gates, which needs no steps."""
+    """h' = a * h + W x: a recurrence without gates, which needs no steps. Its initial state is learned."""
 
-    blocks: ClassVar = {"h": "output"}
     recurrent = ("weight_h",)
-    parallel = True
 
     def __init__(self, input_size: int, hidden_size: int):
         super().__init__(input_size, hidden_size)
         self.weight_ih = nn.Parameter(torch.randn(hidden_size, input_size))
         self.weight_h = nn.Parameter(torch.rand(hidden_size))
+        self.start = nn.Parameter(torch.randn(hidden_size))
 
-    def from_input(self, x: Tensor, weights: Sequence[Tensor]) -> Tensor:
-        return x @ weights[0].T
+    def quantities(self) -> list[Quantity]:
+        return [state("h", self.hidden_size, role="output", initial="start")]
 
-    def step(
-        self, from_x: Tensor, state: State, weights: Sequence[Tensor], intervene: Intervene = unchanged
-    ) -> LeakyGates:
-        return LeakyGates(intervene("h", weights[1] * state[0] + from_x))
+    def project_input(self, x: Tensor) -> Tensor:
+        return x @ self.weight_ih.T
 
-    def sequence(self, from_x: Tensor, state: State, weights: Sequence[Tensor]) -> State:
-        time = torch.arange(from_x.shape[1])
-        lags = (time.unsqueeze(1) - time).unsqueeze(2)  # (T, T, 1)
-        shares = torch.where(lags >= 0, weights[1] ** lags.clamp(min=0), 0.0)  # (T, T, H)
-        before = weights[1] ** (time + 1).unsqueeze(1) * state[0].unsqueeze(1)
-        return (torch.einsum("tsh,bsh->bth", shares, from_x) + before,)
+    def step(self, x: Tensor, state: State, *, record: Record = unchanged) -> tuple[Tensor, State]:
+        h = record("h", self.weight_h * state[0] + x)
+        return h, (h,)
+
+    def scan(self, x: Tensor, state: State, mask: Tensor | None = None) -> tuple[Tensor, State]:
+        inside = torch.ones(x.shape[:2], dtype=torch.bool) if mask is None else mask
+        steps = inside.cumsum(1)  # (B, T): number of steps so far
+        lags = (steps.unsqueeze(2) - steps.unsqueeze(1)).unsqueeze(3)  # (B, T, T, 1)
+        order = torch.arange(x.shape[1])
+        past = (order.unsqueeze(1) >= order) & inside.unsqueeze(1)
+        shares = torch.where(past.unsqueeze(3), self.weight_h ** lags.clamp(min=0), 0.0)  # (B, T, T, H)
+        y = torch.einsum("btsh,bsh->bth", shares, x) + self.weight_h ** steps.unsqueeze(2) * state[0].unsqueeze(1)
+        return y, (y[:, -1],)
 
 
 @pytest.mark.parametrize("lengths", [None, torch.tensor([5, 2, 0])])
@@ -431,11 +431,11 @@ def test_a_cell_that_computes_all_steps_side_by_side_equals_its_steps(lengths: T
     torch.manual_seed(0)
     stack = Recurrent(partial(LeakyCell, hidden_size=4), input_size=3, layers=2, bidirectional=True)
     x = torch.randn(3, 5, 3)
-    state = tuple(torch.randn(tensor.shape) for tensor in stack.initial_state(3))
-    side_by_side = stack(x, state, lengths, every_layer=True)
+    start = tuple(torch.randn(tensor.shape) for tensor in stack.initial_state(3))
+    side_by_side = stack(x, start, lengths, every_layer=True)
     stack.fast = False
-    stepped = stack(x, state, lengths, every_layer=True)
+    stepped = stack(x, start, lengths, every_layer=True)
     torch.testing.assert_close(side_by_side, stepped, rtol=1e-5, atol=1e-6)
-    weights = list(stack.parameters())
+    weights = [weight for name, weight in stack.named_parameters() if not name.endswith("start")]
     own, definition = (torch.autograd.grad(run.output.square().sum(), weights) for run in (side_by_side, stepped))
     torch.testing.assert_close(own, definition, rtol=1e-4, atol=1e-5)

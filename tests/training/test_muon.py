@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from relmo.networks.bilm import BiLMNetwork, DistilledBiLM
-from relmo.nn.elmo_lstm import ElmoLayer
+from relmo.nn.recurrence.elmo_lstm import ElmoLayer
 from relmo.settings.bilm import BiLMModelSettings
 from relmo.settings.sections import TrainSettings
 from relmo.training.optimizer import MOMENTUM, Muon, make_optimizer, orthogonalize

@@ -18,7 +18,7 @@ from relmo.disk.outputs import atomic, refuse_existing
 from relmo.errors import SettingError, StorageError
 from relmo.runs.progress import TrainingReporter, is_leader
 from relmo.runs.settings import flags_of, settings_layers
-from relmo.settings.fields import FrozenSettings, PathName
+from relmo.settings.fields import FrozenSettings, PathName, setting_fields
 from relmo.settings.kinds import settings_class, training_function
 from relmo.text.makers import MakerOptions, make_pairs
 
@@ -126,6 +126,8 @@ def train_command(kind: str) -> Callable[..., None]:
         inspect.Parameter("options", inspect.Parameter.KEYWORD_ONLY, annotation=run_flags),
     ]
     for section in fields(settings):
+        # cyclopts reads the annotations of the class: cells that are registered now become choices
+        section.type.__annotations__ |= {name: field.hint for name, field in setting_fields(section.type).items()}
         flags = Annotated[section.type, Parameter(name="*", group=HELP_GROUPS[section.name])]  # type: ignore[name-defined]
         parameter = inspect.Parameter(section.name, inspect.Parameter.KEYWORD_ONLY, annotation=flags)
         parameters.append(parameter.replace(default=getattr(settings(), section.name)))

@@ -27,9 +27,9 @@ from relmo.embedding.word_cache import VECTORS, WordCache
 from relmo.errors import SettingError
 from relmo.networks.bilm import BiLMNetwork
 from relmo.nn import fork_safe_lock
-from relmo.nn.cells import State
-from relmo.nn.elmo_lstm import ROWS, Precision
 from relmo.nn.kernels import lstm_cpu
+from relmo.nn.recurrence import State
+from relmo.nn.recurrence.elmo_lstm import ROWS, Precision
 from relmo.settings.options import EmbedOptions
 from relmo.text.characters import BOS, EOS, Dictionaries
 from relmo.text.vocabulary import SentenceVocabulary

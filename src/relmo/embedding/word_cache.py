@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from relmo.networks.bilm import BiLMNetwork
-from relmo.nn.elmo_lstm import ROWS
 from relmo.nn.kernels import cached, cpu, encoder_cpu, get_versions, lstm_cpu
 from relmo.nn.quantize import Factor, Precision
+from relmo.nn.recurrence.elmo_lstm import ROWS
 from relmo.text.characters import Dictionaries, DictionarySpellings, Spellings
 
 VECTORS = 40_960  # words; 42 MB for the bundled model

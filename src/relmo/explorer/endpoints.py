@@ -30,9 +30,9 @@ from relmo.explorer.session import MAX_CHARACTERS, Session, answer_key
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
-from relmo.nn.cells import cell_class
+from relmo.nn.recurrence.base import StackedCell
 from relmo.nn.softmax import FullSoftmax
-from relmo.settings.kinds import CELLS
+from relmo.registry import cell_class, cell_entry, cell_names
 from relmo.text.noun_phrases import noun_pp
 
 NUM_BINS = 1000  # of the map of the text
@@ -77,9 +77,9 @@ def about(session: Session, query: Query) -> Answer:
         for endpoint, request in (("page", page), ("values", page | {"unit": unit})):
             answer["answers"][answer_key(session.name, endpoint, request)] = session.answer(endpoint, request)
     varied: dict[str, str | None] = {}  # the parameter of each untrained cell that the page varies
-    for name in sorted(CELLS):
-        fallback = "spectral_radius" if cell_class(name).recurrent else None
-        varied[name] = "forget_bias" if "forget_bias" in CELLS[name] else fallback
+    for name in sorted(cell_names()):
+        fallback = "spectral_radius" if issubclass(cell_class(name), StackedCell) else None
+        varied[name] = "forget_bias" if "forget_bias" in cell_entry(name).options else fallback
     return answer | {
         "kind": session.kind,
         "cell": cell.name,
@@ -89,8 +89,8 @@ def about(session: Session, query: Query) -> Answer:
         "directions": stack.directions,
         "states": reader.states,
         "words": cell.words,
-        "carried": list(cell.states),
-        "memory": cell.memory,
+        "carried": list(cell.unit_states),
+        "memory": cell.unit_states[-1],
         "gates": cell.gate_names,
         "opened": unit,
         "mode": "centred" if session.named else "value",
@@ -276,22 +276,22 @@ def cell(session: Session, query: Query) -> Answer:
 def _find_weights(model: LanguageModel | BiLM, stack: Stack, unit: Unit) -> Answer:
     """Return a unit's strongest weights: recurrent (from), of input symbols, and of the scores it raises or lowers."""
     layer = stack.layers[unit.layer]
-    weights = layer.weights[1 if unit.direction == "backward" else 0]
-    has_gates = unit.number < layer.cell.hidden_size  # a projected h has units of its own
+    unit_cell = layer.cells[1 if unit.direction == "backward" else 0]
+    has_gates = unit.number < unit_cell.hidden_size  # a projected h has units of its own
     answer: Answer = {"from": {}, "symbols": {}}
 
     def strongest(row: np.ndarray) -> list[list[Any]]:
         return [[int(i), round(float(row[i]), 3)] for i in np.argsort(-np.abs(row), kind="stable")[:NUM_WEIGHTS]]
 
     if has_gates:
-        for gate, matrix in layer.cell.matrices(layer.cell.recurrent, weights).items():
+        for gate, matrix in unit_cell.recurrent_matrices().items():
             answer["from"][gate] = strongest(matrix[unit.number].cpu().numpy())
     network = model.network
     if not isinstance(network, RecurrentLM) or not isinstance(model, LanguageModel):
         return answer
     names = model.vocabulary.symbols
     if unit.layer == 0 and has_gates:
-        for gate, matrix in layer.cell.matrices(layer.cell.inputs, weights).items():
+        for gate, matrix in unit_cell.input_matrices().items():
             inputs = (network.encoder.embedding.weight @ matrix[unit.number]).cpu().numpy()
             answer["symbols"][gate] = [[names[int(i)], weight] for i, weight in strongest(inputs)]
     is_output = unit.layer == len(stack.layers) - 1 and layer.projection is None
@@ -329,17 +329,18 @@ def step(session: Session, query: Query) -> Answer:
         options: Any = {"backward": unit.direction == "backward", "cut": session.model.embedder.cut_words()}
         words, index = document.symbols[begin:end], position - begin
         traced = trace_word_step(session.model, reader.recorder, words, index, layer=unit.layer, **options)
-    else:  # from the state that the page's trace has after the previous symbol
+    else:
         index = int(np.searchsorted(reader.bounds, position, side="right")) - 1
         page_trace, begin = reader.page(index), reader.bounds[index]
-        states = reader.page_states[index]
-        if position > begin:
-            states = []
-            for depth, layer in enumerate(stack.layers):
-                arrays = [page_trace.states[name][depth, position - begin - 1] for name in layer.cell.states]
+        states, symbols = reader.page_states[index], document.symbols[begin : position + 1]
+        cells = [layer.cell for layer in stack.layers]
+        if position > begin and {*cells[0].states} <= {*page_trace.states}:
+            # from the state that the page's trace has after the previous symbol, if the trace has all states
+            states, symbols = [], symbols[-1:]
+            for depth, layer_cell in enumerate(cells):
+                arrays = [page_trace.states[name][depth, position - begin - 1] for name in layer_cell.states]
                 states.append(tuple(torch.from_numpy(array).to(stack.like).view(1, 1, -1) for array in arrays))
-        symbol = document.symbols[position]
-        traced = trace_symbol_step(session.model, reader.recorder, states, symbol, layer=unit.layer)
+        traced = trace_symbol_step(session.model, reader.recorder, states, symbols, layer=unit.layer)
     names, equations = traced.names(), traced.cell.equations()
     quantities = []
     for name in dict.fromkeys([*(name for name in equations if name in traced.after), *traced.after]):

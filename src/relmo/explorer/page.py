@@ -201,7 +201,7 @@ class AnswerBundle:
         """Add a text's pages with these units, predictions, all states, all gates; return a note on how many fit."""
         reader = self.session.reader(text)
         num_pages, layers = len(reader), reader.recorder.stack.layers
-        carried = layers[0].cell.states
+        carried = layers[0].cell.unit_states
         gates = [name for name in reader.states if name not in carried]
         features = dict.fromkeys(cell.feature for cell in self.session.named if cell.unit in units)
         tiers: list[list[Request]] = [  # requests about one page, without its index

@@ -47,7 +47,7 @@ class PagedReader:
         self.recorder = tracing.Recorder(tracing.get_network(model), None, None)
         stack = self.recorder.stack
         self.states = {name: stack.layers[0].cell.sizes[name] * stack.directions for name in self.recorder.keep}
-        num_units = sum(layer.cell.sizes[state] for layer in stack.layers for state in layer.cell.states)
+        num_units = sum(layer.cell.sizes[state] for layer in stack.layers for state in layer.cell.unit_states)
         self.max_symbols = max(1, MAX_VALUES // (num_units * stack.directions))
         self.document = document.head(self.max_symbols)
         length = len(self.document)
@@ -149,7 +149,7 @@ class PagedReader:
 
     def read_text(self) -> None:
         """Trace the carried states over the whole text, once; concurrent callers wait for the same pass."""
-        carried = self.recorder.stack.layers[0].cell.states
+        carried = self.recorder.stack.layers[0].cell.unit_states
         with self.reading:
             if self.text_states:
                 return
@@ -162,7 +162,7 @@ class PagedReader:
     def text_values(self, unit: Unit) -> np.ndarray:
         """Return the values of a unit of a carried state (h or c) over the whole text; (T,) float32."""
         self.check_unit(unit)
-        carried = self.recorder.stack.layers[0].cell.states
+        carried = self.recorder.stack.layers[0].cell.unit_states
         if unit.state not in carried:
             names = ", ".join(carried)
             raise SettingError(f"{unit.state} is only available page by page; over the whole text there are {names}.")

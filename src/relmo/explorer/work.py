@@ -37,8 +37,8 @@ from relmo.explorer.reader import PagedReader
 from relmo.explorer.session import Session, cut_window, find_busiest
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
+from relmo.registry import BASIC_CELLS
 from relmo.settings.fields import Progress
-from relmo.settings.kinds import CELLS
 from relmo.text.minimal_pairs import MinimalPair
 
 NUM_UNITS = 40  # best units of a feature that are sent
@@ -307,7 +307,7 @@ def past(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
 
 def count(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
     """Train small networks to count, and test them on longer words."""
-    cells = body.elements("cells") or sorted(CELLS)
+    cells = body.elements("cells") or list(BASIC_CELLS)
     options = CountingOptions(
         limit=body.integer("limit", 30, 5, 100),
         steps=body.integer("steps", 1500, 50, 10_000),

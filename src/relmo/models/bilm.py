@@ -28,8 +28,8 @@ from relmo.models.surprisal import (
 )
 from relmo.networks.bilm import BiLMNetwork, DictionaryEncoder
 from relmo.nn import fork_safe_lock
-from relmo.nn.cells import State
 from relmo.nn.quantize import PRECISIONS, Precision
+from relmo.nn.recurrence import State
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.fields import check_sentences, check_text, parse_filters
 from relmo.settings.options import Carry, EmbedOptions, Layers, SurprisalOptions

@@ -14,7 +14,7 @@ from torch import Tensor
 from relmo.networks.bilm import BiLMNetwork
 from relmo.networks.language_model import Network
 from relmo.nn import fork_safe_lock
-from relmo.nn.cells import State
+from relmo.nn.recurrence import State
 from relmo.training.batch import BiText
 
 Progress = Callable[[int], object]  # called with the number of symbols scored since the last call

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from relmo.errors import ModelError, SettingError, check_cancelled
 from relmo.networks.language_model import Network
-from relmo.nn.cells import State
+from relmo.nn.recurrence import State
 from relmo.settings.fields import check_integer
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-30, 1e30  # float32 overflows beyond them

@@ -26,7 +26,7 @@ from relmo.models.surprisal import (
 from relmo.networks import make_language_model
 from relmo.networks.language_model import Encoder, NeuralLM, RecurrentLM
 from relmo.networks.ngram import NGramLM
-from relmo.nn.cells import State
+from relmo.nn.recurrence import State
 from relmo.settings.fields import check_integer, check_seed, check_text
 from relmo.settings.lm import LMSettings
 from relmo.settings.options import SurprisalOptions

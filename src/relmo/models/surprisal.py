@@ -24,7 +24,7 @@ from relmo.disk.files import import_pyarrow
 from relmo.disk.outputs import atomic, refuse_existing
 from relmo.errors import SettingError
 from relmo.models.evaluate import full_precision
-from relmo.nn.cells import State
+from relmo.nn.recurrence import State
 from relmo.settings.bilm import BiLMTextSettings
 from relmo.settings.fields import check_sentences
 from relmo.settings.lm import TextSettings

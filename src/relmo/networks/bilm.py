@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from relmo.networks.language_model import Loss
-from relmo.nn.cells import State
 from relmo.nn.char_cnn import CharCNN, Highway
 from relmo.nn.dropout import drop
-from relmo.nn.elmo_lstm import ElmoLSTM, ElmoLSTMOutput
 from relmo.nn.kernels import encoder_cpu
+from relmo.nn.recurrence import State
+from relmo.nn.recurrence.elmo_lstm import ElmoLSTM, ElmoLSTMOutput
 from relmo.nn.softmax import FullSoftmax, LayerMaps, Lesson, SampledSoftmax
 from relmo.settings.bilm import BiLMModelSettings
 from relmo.settings.fields import parse_filters

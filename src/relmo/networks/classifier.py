@@ -19,11 +19,11 @@ from torch.nn.functional import cosine_similarity, cross_entropy, mse_loss
 
 from relmo.networks.inputs import Encoded, PooledEncoder, SentenceEncoder, append_elmo, run_recurrent
 from relmo.nn.attention import AttentivePool, biattention, soft_align
-from relmo.nn.cells import initialise
-from relmo.nn.cells.lstm import LSTMCell
 from relmo.nn.dropout import MLP, Maxout, drop
 from relmo.nn.pooling import mask_padding, maximum, mean
-from relmo.nn.recurrent import Recurrent
+from relmo.nn.recurrence import initialise
+from relmo.nn.recurrence.lstm import LSTMCell
+from relmo.nn.recurrence.stack import Recurrent
 from relmo.settings.sections import SentenceModelSettings
 from relmo.settings.tasks import ClassifierModelSettings, PairsModelSettings
 
@@ -46,7 +46,7 @@ class PooledClassifier(ClassNetwork):
     def __init__(self, settings: SentenceModelSettings, *, input_size: int, num_classes: int, elmo_size: int = 0):
         super().__init__()
         self.dropout = settings.dropout
-        options = {name: getattr(settings, name) for name in ("projection", "residual") if hasattr(settings, name)}
+        options = {name: getattr(settings, name) for name in ("residual",) if hasattr(settings, name)}
         self.sentences = PooledEncoder(settings, input_size=input_size, elmo_size=elmo_size, **options)
         num_vectors = 4 if isinstance(settings, PairsModelSettings) else 1
         self.mlp = MLP(num_vectors * self.sentences.output_size, settings.mlp, dropout=settings.dropout)

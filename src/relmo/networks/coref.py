@@ -30,10 +30,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, embedding, pad
 
+from relmo.networks.cells import cell_of
 from relmo.networks.inputs import Encoded, append_elmo, run_recurrent
-from relmo.nn.cells import initialise, make_cell
 from relmo.nn.dropout import MLP, SequenceDropout, drop
-from relmo.nn.recurrent import Recurrent
+from relmo.nn.recurrence import initialise
+from relmo.nn.recurrence.stack import Recurrent
 from relmo.settings.tasks import CorefModelSettings
 
 NUM_ROWS = {"cpu": 32, "cuda": 128}  # mentions whose antecedents are scored at once: a GPU needs few and large steps
@@ -88,7 +89,7 @@ class CorefNetwork(nn.Module):
         self.elmo_size, self.max_width, self.antecedents = elmo_size, settings.max_width, settings.antecedents
         self.lexical_dropout, self.p, self.mention_weight = settings.lexical_dropout, p, settings.mention_weight
         self.recurrent = Recurrent(
-            make_cell(settings.cell, settings.hidden),
+            cell_of(settings),
             input_size=input_size,
             layers=settings.layers,
             bidirectional=True,

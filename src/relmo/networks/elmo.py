@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from relmo.errors import SettingError
 from relmo.networks.bilm import BiLMNetwork, CharacterEncoder, DictionaryEncoder
 from relmo.nn import fork_safe_lock
-from relmo.nn.cells import State
 from relmo.nn.pooling import ScalarMix
+from relmo.nn.recurrence import State
 from relmo.settings.fields import check_words, describe_value
 from relmo.text.characters import BOS, CHARACTERS, EOS, Spellings, character_ids
 

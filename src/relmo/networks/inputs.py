@@ -16,6 +16,8 @@ Choices:
     Wieting et al. 2016, Towards universal paraphrastic sentence embeddings (no recurrent layers: average of words)
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -23,19 +25,21 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, pad
 
 from relmo.errors import ModelError
+from relmo.networks.cells import cell_factory
 from relmo.networks.elmo import Elmo
 from relmo.networks.language_model import Loss
 from relmo.nn.attention import AttentivePool
-from relmo.nn.cells import State, make_cell
 from relmo.nn.char_cnn import CharCNN
 from relmo.nn.dropout import SequenceDropout, drop
 from relmo.nn.pooling import ScalarMix, final, length_mask, mask_padding, maximum, mean
-from relmo.nn.recurrent import Recurrent
+from relmo.nn.recurrence import State
+from relmo.nn.recurrence.stack import Recurrent
 from relmo.settings.fields import parse_filters
-from relmo.settings.kinds import CellName
+from relmo.settings.kinds import cell_options
 from relmo.settings.sections import InputSettings, SentenceModelSettings
 from relmo.text.characters import CHARACTERS, END_OF_WORD
 
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 IGNORED = -100  # target in the padding
 UNKNOWN = 0  # id of words without a learned vector; row of words without a static one
 
@@ -195,10 +199,10 @@ class SentenceEncoder(nn.Module):
         *,
         input_size: int,
         hidden: int,
-        cell: CellName = "lstm",
+        cell: str = "lstm",
+        cell_options: Mapping[str, Any] = NO_OPTIONS,
         layers: int = 1,
         bidirectional: bool = True,
-        projection: int | None = None,  # size of the projected output, for cells that have one
         residual: bool = False,  # add the input of a layer to its output if the sizes agree
         dropout: float = 0.0,
         elmo_size: int = 0,  # of the ELMo vectors that are appended to the output
@@ -207,7 +211,7 @@ class SentenceEncoder(nn.Module):
         self.elmo_size = elmo_size
         self.dropout = SequenceDropout(dropout, variational=True)
         self.recurrent = Recurrent(
-            make_cell(cell, hidden, **({"projection": projection} if projection else {})),
+            cell_factory(cell, hidden, cell_options),
             input_size=input_size,
             layers=layers,
             bidirectional=bidirectional,
@@ -247,7 +251,8 @@ class SentenceEncoder(nn.Module):
 
 def encoder_options(settings: Any) -> dict[str, Any]:
     """Return the options of a `SentenceEncoder` that the settings of most networks have."""
-    return {name: getattr(settings, name) for name in ("hidden", "cell", "layers", "dropout")}
+    names = ("hidden", "cell", "layers", "dropout")
+    return {name: getattr(settings, name) for name in names} | {"cell_options": cell_options(settings)}
 
 
 class LinearEncoder(nn.Module):

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from relmo.errors import SettingError
+from relmo.networks.cells import cell_of
 from relmo.networks.ngram import NGramLM
-from relmo.nn.cells import State, make_cell
 from relmo.nn.dropout import SequenceDropout, drop_words
-from relmo.nn.recurrent import Recurrent, RecurrentOutput
+from relmo.nn.recurrence import State
+from relmo.nn.recurrence.stack import Recurrent, RecurrentOutput
 from relmo.nn.softmax import AdaptiveSoftmax, FullSoftmax, SampledSoftmax
-from relmo.settings.kinds import cell_options
 from relmo.settings.lm import LanguageModelSettings
 
 
@@ -85,7 +85,7 @@ class Encoder(nn.Module):
         super().__init__()
         size = settings.embedding or settings.hidden
         recurrent = Recurrent(
-            make_cell(settings.cell, settings.hidden, **cell_options(settings)),
+            cell_of(settings),
             input_size=size,
             layers=settings.layers,
             residual=settings.residual,

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from relmo.errors import CorpusError, SettingError, VocabularyError
-from relmo.nn.cells import State
+from relmo.nn.recurrence import State
 
 MAX_ORDER = 20
 MISSING = -1  # in a state: no token yet; as a position in a table: an unseen n-gram

@@ -15,7 +15,7 @@ length.
     Peters et al. 2018, Deep contextualized word representations (ELMo at input and output of the first BiGRU)
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,10 @@ from torch.nn.functional import relu
 
 from relmo.networks.inputs import Encoded, SentenceEncoder, append_elmo
 from relmo.nn.attention import PassageQuestionAttention, PassageSelfAttention
-from relmo.nn.cells import initialise
 from relmo.nn.dropout import SequenceDropout
 from relmo.nn.pooling import length_mask, mask_padding
+from relmo.nn.recurrence import initialise
+from relmo.settings.kinds import cell_options
 from relmo.settings.tasks import ReaderModelSettings
 
 
@@ -41,18 +42,19 @@ class SpanReader(nn.Module):
 
     def __init__(self, settings: ReaderModelSettings, *, input_size: int, elmo_size: int = 0):
         super().__init__()
-        hidden, cell, dropout = settings.hidden, settings.cell, settings.dropout
+        hidden, dropout = settings.hidden, settings.dropout
+        layer: dict[str, Any] = {"hidden": hidden, "cell": settings.cell, "cell_options": cell_options(settings)}
         size = 2 * hidden
         self.elmo_size = elmo_size
         self.dropout = SequenceDropout(dropout, variational=True)
-        self.encoder = SentenceEncoder(input_size=input_size, hidden=hidden, cell=cell, dropout=dropout)
+        self.encoder = SentenceEncoder(input_size=input_size, dropout=dropout, **layer)
         self.attention = PassageQuestionAttention(size + elmo_size)
         self.merge = nn.Linear(self.attention.output_size, size)
-        self.passage = SentenceEncoder(input_size=size, hidden=hidden, cell=cell, dropout=dropout)
+        self.passage = SentenceEncoder(input_size=size, dropout=dropout, **layer)
         self.self_attention = PassageSelfAttention(size)
         self.residual = nn.Linear(self.self_attention.output_size, size)
-        self.first = SentenceEncoder(input_size=size, hidden=hidden, cell=cell)
-        self.last = SentenceEncoder(input_size=2 * size, hidden=hidden, cell=cell)
+        self.first = SentenceEncoder(input_size=size, **layer)
+        self.last = SentenceEncoder(input_size=2 * size, **layer)
         self.start, self.end = nn.Linear(size, 1, bias=False), nn.Linear(size, 1, bias=False)
         initialise(self)
 

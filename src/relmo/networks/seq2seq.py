@@ -29,12 +29,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from relmo.networks.cells import cell_of
 from relmo.networks.inputs import Encoded, SentenceEncoder, append_elmo, encoder_options
 from relmo.nn.attention import QueryAttention
-from relmo.nn.cells import State, initialise, make_cell
 from relmo.nn.dropout import drop
 from relmo.nn.pooling import length_mask, mask_padding
-from relmo.nn.recurrent import Recurrent
+from relmo.nn.recurrence import State, initialise
+from relmo.nn.recurrence.stack import Recurrent
 from relmo.nn.softmax import FullSoftmax
 from relmo.settings.tasks import Seq2SeqModelSettings
 
@@ -90,7 +91,7 @@ class Seq2SeqNetwork(nn.Module):
         readout = settings.target_dim if settings.tied else hidden
         fed_size = readout if self.feeding else encoder_size if self.reads_vector else 0
         self.decoder = Recurrent(
-            make_cell(settings.cell, hidden),
+            cell_of(settings),
             input_size=settings.target_dim + fed_size,
             layers=settings.layers,
             dropout=settings.dropout,

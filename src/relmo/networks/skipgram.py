@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from relmo.networks.language_model import Loss
-from relmo.nn.cells import State
+from relmo.nn.recurrence import State
 from relmo.settings.lm import SkipgramModelSettings
 
 

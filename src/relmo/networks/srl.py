@@ -25,11 +25,11 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from relmo.networks.inputs import IGNORED, Encoded, SentenceEncoder, append_elmo
-from relmo.nn.cells import initialise
 from relmo.nn.crf import NEVER, best_legal
 from relmo.nn.dropout import SequenceDropout
-from relmo.nn.highway_lstm import AlternatingLSTM
 from relmo.nn.pooling import length_mask
+from relmo.nn.recurrence import initialise
+from relmo.nn.recurrence.highway_lstm import AlternatingLSTM
 from relmo.settings.tasks import SRLModelSettings
 
 MAX_WORDS = 8192  # per forward pass in evaluation, counted for each predicate; bounds the memory

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from relmo.networks.inputs import IGNORED, Encoded, SentenceEncoder, encoder_options
-from relmo.nn.cells import initialise
 from relmo.nn.crf import CRF
 from relmo.nn.dropout import SequenceDropout
+from relmo.nn.recurrence import initialise
 from relmo.settings.tasks import TaggerModelSettings
 
 

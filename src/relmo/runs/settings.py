@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from relmo.config import build, check_keys, nearest, parse_override, read_preset, read_toml
 from relmo.errors import SettingError, quote
-from relmo.settings.kinds import CELLS, KIND_ALIASES, KINDS, settings_class
+from relmo.registry import cell_names
+from relmo.settings.kinds import KIND_ALIASES, KINDS, settings_class
 
 Layer = Mapping[str, Mapping[str, Any]]
 """Settings as section -> key -> value."""
@@ -82,7 +83,7 @@ def check_kind(kind: Any) -> None:
     if isinstance(kind, str):
         hint = _suggest(kind, KINDS)
         if alias := KIND_ALIASES.get(kind.lower()):
-            cell = f", with the cell {kind!r}" if kind in CELLS else ""
+            cell = f", with the cell {kind!r}" if kind in cell_names() else ""
             hint = f"did you mean {alias!r}{cell}?"
     raise SettingError(f"there is no kind {quote(kind)}; {hint or 'take one of these:'} ({', '.join(KINDS)})")
 

@@ -57,9 +57,17 @@ SYNONYMS = {  # names of settings and values in other tools, with the name used 
 ENABLED, DISABLED = "enabled", "disabled"
 
 
+class OneOf:
+    """Choices of a string setting that may grow while the program runs, such as the registered cells."""
+
+    def __init__(self, names: Callable[[], tuple[str, ...]]):
+        self.names = names
+
+
 class Only:
     """Condition without which a setting has no effect: `Only(optimizer="sgd")`. A tuple lists values of the other
-    setting; ENABLED is all values but None, False and 0, DISABLED these. Several conditions must all hold."""
+    setting, and so does a function that returns one; ENABLED is all values but None, False and 0, DISABLED these.
+    Several conditions must all hold."""
 
     def __init__(self, **conditions: Any):
         self.conditions = conditions
@@ -68,6 +76,7 @@ class Only:
         """Raise `SettingError` if a condition does not hold in a section; `name` is the setting it belongs to."""
         for dependency, allowed in self.conditions.items():
             value = getattr(section, dependency)
+            allowed = allowed() if callable(allowed) else allowed
             if allowed in (ENABLED, DISABLED):
                 if bool(value) != (allowed == ENABLED):
                     condition = f"{'with' if value else 'without'} {dependency}"
@@ -123,7 +132,7 @@ class KindSettings(FrozenSettings):
 
 def setting_fields(section: type) -> dict[str, SettingField]:
     """Return the declarations of a section's settings by name."""
-    hints = typing.get_type_hints(section, include_extras=True)
+    hints = {name: resolve_choices(hint) for name, hint in typing.get_type_hints(section, include_extras=True).items()}
     return {
         field.name: SettingField(
             hints[field.name],
@@ -132,6 +141,13 @@ def setting_fields(section: type) -> dict[str, SettingField]:
         )
         for field in dataclasses.fields(section)
     }
+
+
+def resolve_choices(hint: Any) -> Any:
+    """Replace a string with `OneOf` by a `Literal` of its present choices, with the same annotations."""
+    extras = getattr(hint, "__metadata__", ())
+    names = next((extra.names() for extra in extras if isinstance(extra, OneOf)), None)
+    return hint if names is None else Annotated[(Literal[names], *extras)]
 
 
 def convert_setting(value: Any, hint: Any, name: str) -> Any:

@@ -1,11 +1,14 @@
-"""Tables of the kinds of model and of the recurrent cells, from which settings, commands, `relmo.load`, public names
-and explorer are built without importing torch. A new kind is a line in KINDS and its settings class; a new cell is a
-line in CELLS and a file `relmo/nn/cells/NAME.py`."""
+"""Table of the kinds of model, from which settings, commands, `relmo.load`, public names and explorer are built without
+importing torch, and settings of recurrent cells. A new kind is a line in KINDS and its settings class."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
+
+from relmo.errors import SettingError, quote
+from relmo.registry import cell_entry
 
 
 class Kind(NamedTuple):
@@ -67,18 +70,6 @@ TOKENIZED_KINDS = ("tagger", "srl", "coref")
 """Kinds whose files are already tokenised."""
 TASKS = tuple(name for name, kind in KINDS.items() if kind.model.startswith("relmo.tasks."))
 
-CELLS: dict[str, tuple[str, ...]] = {
-    "lstm": ("projection", "forget_bias"),
-    "gru": (),
-    "elman": ("nonlinearity",),
-}
-"""By name, the settings that only some cells have: options of the class of the cell."""
-
-if TYPE_CHECKING:
-    CellName = str
-else:
-    CellName = Literal[tuple(CELLS)]
-
 
 def settings_class(kind: str) -> Any:
     """Return the settings class of a kind."""
@@ -99,11 +90,39 @@ def training_function(kind: str) -> Callable[..., dict[str, Any]]:
     return getattr(import_module(f"relmo.runs.train_{kind}"), f"train_{kind}")
 
 
-def cells_with(option: str) -> tuple[str, ...]:
-    """Return the cells that have an option."""
-    return tuple(name for name, options in CELLS.items() if option in options)
+def parse_cell_options(cell: str, texts: Iterable[str]) -> dict[str, Any]:
+    """Return options such as "heads=4" as keywords of the class of a cell, or raise `SettingError`."""
+    defaults, options = cell_entry(cell).options, {}
+    for text in (part for joined in texts for part in joined.replace(",", " ").split()):
+        name, _, value = text.partition("=")
+        if name not in defaults:
+            known = f"has {', '.join(defaults)}" if defaults else "has no options"
+            raise SettingError(f"cell_options: {cell} has no option {quote(name)}; it {known}")
+        try:
+            option = value if isinstance(defaults[name], str) else json.loads(value)
+        except ValueError:
+            option = value
+        if not _has_type_of(defaults[name], option):
+            raise SettingError(f"cell_options: {name} must be like its default {defaults[name]!r}, not {quote(value)}")
+        options[name] = option
+    return options
+
+
+def _has_type_of(default: Any, option: Any) -> bool:
+    if isinstance(default, bool) or isinstance(option, bool):
+        return isinstance(default, bool) and isinstance(option, bool)
+    return isinstance(option, int | float if default is None or isinstance(default, float) else type(default))
+
+
+def check_cell_options(settings: Any) -> None:
+    """Raise `SettingError` if `cell_options` has an option that the cell lacks or that is a setting of its own."""
+    for name in parse_cell_options(settings.cell, settings.cell_options):
+        if hasattr(settings, name):
+            raise SettingError(f"cell_options: {name} is a setting of its own; use {name}")
 
 
 def cell_options(settings: Any) -> dict[str, Any]:
-    """Return the options of the cell that a model's settings name, as keywords of its class."""
-    return {option: getattr(settings, option) for option in CELLS[settings.cell]}
+    """Return the options of the cell that a model's settings name, as keywords of its class: those with a setting of
+    their own, and `cell_options`."""
+    named = {name: getattr(settings, name) for name in cell_entry(settings.cell).options if hasattr(settings, name)}
+    return named | parse_cell_options(settings.cell, settings.cell_options)

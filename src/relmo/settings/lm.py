@@ -1,22 +1,20 @@
 """Settings of `relmo train lm`, language models over characters or words, and `relmo train skipgram`, word vectors."""
 
 from dataclasses import field
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from relmo.errors import SettingError, quote
+from relmo.registry import cell_names, cells_with
 from relmo.settings import fields as f
-from relmo.settings.kinds import CELLS, cells_with
-from relmo.settings.sections import TrainSettings
+from relmo.settings.kinds import check_cell_options
+from relmo.settings.sections import CellOptions, TrainSettings
 
-RECURRENT, NEURAL = f.Only(cell=tuple(CELLS)), f.Only(cell=(*CELLS, "feedforward"))
-
-if TYPE_CHECKING:
-    NetworkName = str
-else:
-    NetworkName = Literal[(*CELLS, "ngram", "feedforward")]
+RECURRENT, NEURAL = f.Only(cell=cell_names), f.Only(cell=lambda: (*cell_names(), "feedforward"))
+NetworkName = Annotated[str, f.OneOf(lambda: (*cell_names(), "ngram", "feedforward"))]
 
 
 class TextSettings(f.SettingsSection):
@@ -58,18 +56,20 @@ class LanguageModelSettings(f.SettingsSection):
 
     cell: NetworkName = "lstm"
     """Recurrent cell; or, for comparison, an interpolated Kneser-Ney n-gram model or Bengio's fixed-window network."""
+    cell_options: Annotated[CellOptions, RECURRENT] = ()
+    """Options of the cell as NAME=VALUE, separated by commas; `relmo cells` lists them."""
     layers: Annotated[f.NumLayers, RECURRENT] = 1
     """Number of recurrent layers."""
     hidden: Annotated[f.Size, NEURAL] = 512
     """Hidden size of each layer (feedforward: of the hidden layer)."""
     embedding: Annotated[f.Size | None, NEURAL] = None
     """Size of the input embeddings. The default is the hidden size."""
-    projection: Annotated[f.Size | None, f.Only(cell=cells_with("projection"))] = None
+    projection: Annotated[f.Size | None, f.Only(cell=partial(cells_with, "projection"))] = None
     """LSTM only: project the output of each layer to this size."""
-    nonlinearity: Annotated[Literal["tanh", "relu"], f.Only(cell=cells_with("nonlinearity"))] = "tanh"
+    nonlinearity: Annotated[Literal["tanh", "relu"], f.Only(cell=partial(cells_with, "nonlinearity"))] = "tanh"
     """Elman only: activation."""
-    forget_bias: Annotated[float, Meta(ge=-1e9, le=1e9), f.Only(cell=cells_with("forget_bias"))] = 1.0
-    """LSTM only: initial bias of the forget gate."""
+    forget_bias: Annotated[float, Meta(ge=-1e9, le=1e9), f.Only(cell=partial(cells_with, "forget_bias"))] = 1.0
+    """LSTM and other cells with a forget gate: its initial bias."""
     residual: Annotated[bool, RECURRENT] = False
     """Residual connections between layers of the same size."""
     order: Annotated[int, Meta(ge=1, le=20), f.Only(cell=("ngram", "feedforward"))] = 5
@@ -97,6 +97,8 @@ class LanguageModelSettings(f.SettingsSection):
 
     def check(self) -> None:
         super().check()
+        if self.cell_options:
+            check_cell_options(self)
         if self.projection and self.projection >= self.hidden:
             raise SettingError(f"projection {self.projection} must be smaller than hidden {self.hidden}")
         if self.tied and self.softmax == "adaptive":

@@ -6,9 +6,12 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from relmo.errors import SettingError
+from relmo.registry import cell_names
 from relmo.settings import fields as f
-from relmo.settings.kinds import CellName
+from relmo.settings.kinds import check_cell_options
 
+CellName = Annotated[str, f.OneOf(cell_names)]
+CellOptions = f.Names
 NONE = NO_CACHE = "none"
 ELMO = f.Only(elmo=f.ENABLED)
 
@@ -185,11 +188,22 @@ class TaskSettings(f.KindSettings):
     train: TaskTrainSettings = field(default_factory=TaskTrainSettings)
 
 
-class EncoderSettings(f.SettingsSection):
-    """Bidirectional recurrent layers."""
+class CellSettings(f.SettingsSection):
+    """Recurrent cell of a network."""
 
     cell: CellName = "lstm"
     """Recurrent cell."""
+    cell_options: CellOptions = ()
+    """Options of the cell as NAME=VALUE, separated by commas; `relmo cells` lists them."""
+
+    def check(self) -> None:
+        super().check()
+        check_cell_options(self)
+
+
+class EncoderSettings(CellSettings):
+    """Bidirectional recurrent layers."""
+
     layers: f.NumLayers = 1
     """Number of recurrent layers."""
     hidden: f.Size = 200
@@ -199,11 +213,13 @@ class EncoderSettings(f.SettingsSection):
 RECURRENT = f.Only(network=("pooled", "encoder", "cosine"))
 
 
-class SentenceModelSettings(f.SettingsSection):
+class SentenceModelSettings(CellSettings):
     """Sentence encoder: recurrent layers and pooling. Subclasses have a setting `network`."""
 
     cell: Annotated[CellName, RECURRENT, f.Only(layers=f.ENABLED)] = "lstm"
     """Recurrent cell."""
+    cell_options: Annotated[CellOptions, RECURRENT, f.Only(layers=f.ENABLED)] = ()
+    """Options of the cell as NAME=VALUE, separated by commas; `relmo cells` lists them."""
     layers: Annotated[f.OptionalLayers, RECURRENT] = 1
     """Number of recurrent layers; 0 replaces them with a linear layer on each word."""
     directions: Annotated[Literal[1, 2], RECURRENT, f.Only(layers=f.ENABLED)] = 2

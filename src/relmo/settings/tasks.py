@@ -1,15 +1,24 @@
 """Settings of the tasks: classifier, pairs, tagger, reader, srl, coref, seq2seq. A new task may have its own file."""
 
 from dataclasses import field
+from functools import partial
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from relmo.errors import SettingError
+from relmo.registry import cells_with
 from relmo.settings import fields as f
 from relmo.settings import sections
-from relmo.settings.kinds import CellName, cells_with
-from relmo.settings.sections import EncoderSettings, InputSettings, TaskSettings, TaskTextSettings, TaskTrainSettings
+from relmo.settings.sections import (
+    CellName,
+    CellSettings,
+    EncoderSettings,
+    InputSettings,
+    TaskSettings,
+    TaskTextSettings,
+    TaskTrainSettings,
+)
 
 LAYERS = f.Only(network="pooled", layers=f.ENABLED)
 COSINE = f.Only(network="cosine")
@@ -35,7 +44,7 @@ class ClassifierModelSettings(sections.SentenceModelSettings):
 
     network: Literal["pooled", "bcn"] = "pooled"
     """Recurrent layers and pooling, or the biattentive classification network."""
-    projection: Annotated[f.Size | None, LAYERS, f.Only(cell=cells_with("projection"))] = None
+    projection: Annotated[f.Size | None, LAYERS, f.Only(cell=partial(cells_with, "projection"))] = None
     """LSTM only: project the output of each layer to this size."""
     residual: Annotated[bool, LAYERS] = False
     """Residual connections between layers of the same size."""
@@ -210,7 +219,7 @@ class ReaderTextSettings(TaskTextSettings):
     evaluation read the whole passage."""
 
 
-class ReaderModelSettings(f.SettingsSection):
+class ReaderModelSettings(CellSettings):
     """Network: attention between passage and question, self-attention of the passage, and the ends of the answer."""
 
     cell: CellName = "gru"
@@ -258,8 +267,8 @@ class SRLTextSettings(TaskTextSettings):
         f.refuse(self, ["column"], "for semantic roles, which have a column for each predicate")
 
 
-class SRLModelSettings(f.SettingsSection):
-    """Network: a deep LSTM of alternating direction with highway connections."""
+class SRLModelSettings(CellSettings):
+    """Network: deep recurrent layers of alternating direction with highway connections."""
 
     layers: f.NumLayers = 8
     """Number of layers; the first one reads forward, the second backward, and so on."""
@@ -414,7 +423,7 @@ class Seq2SeqInputSettings(InputSettings):
     """Size of the character embeddings of the CNN over the characters of a word; 0 for no character input."""
 
 
-class Seq2SeqModelSettings(f.SettingsSection):
+class Seq2SeqModelSettings(CellSettings):
     """Encoder, decoder and attention."""
 
     cell: CellName = "lstm"

@@ -21,7 +21,7 @@ from relmo.disk.files import is_file
 from relmo.disk.state_dict import StoredTensor, read_state_dict
 from relmo.errors import ModelError, quote
 from relmo.networks.bilm import BiLMNetwork, DictionaryEncoder, WordEncoder
-from relmo.nn.elmo_lstm import FORGET_BIAS
+from relmo.nn.recurrence.elmo_lstm import FORGET_BIAS
 from relmo.settings.bilm import BiLMSettings
 from relmo.store.folder import CONFIG
 from relmo.store.original import Section, load_json, make_unallocated, parse_options, read_optional_json

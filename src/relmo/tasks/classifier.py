@@ -17,8 +17,8 @@ from relmo.models.lm import LanguageModel
 from relmo.models.saved import SavedFolder
 from relmo.networks.classifier import BCN, ESIM, CosineRegression, DecomposableAttention, PooledClassifier
 from relmo.networks.inputs import SentenceEncoder
+from relmo.registry import cell_names
 from relmo.settings.fields import check_sentences
-from relmo.settings.kinds import CELLS
 from relmo.settings.tasks import ClassifierSettings, ClassifierTextSettings, PairsSettings, PairsTextSettings
 from relmo.tasks.features import Words, WordVocabulary
 from relmo.tasks.results import Prediction, shorten
@@ -109,12 +109,15 @@ class Classifier(Task[Labelled, ChosenLabel]):
         start = load(source, kinds="lm", device="cpu")
         if start.settings.text.unit != "word":
             raise ModelError(f"--init {source}: reads characters; give a word model (relmo train lm --unit word)")
-        if start.settings.model.cell not in CELLS:
+        if start.settings.model.cell not in cell_names():
             raise ModelError(
                 f"--init {source}: has no recurrent layers; give a model with a recurrent cell, such as lstm"
             )
         model, text = start.settings.model, start.settings.text
-        geometry = {name: getattr(model, name) for name in ("cell", "layers", "hidden", "projection", "residual")}
+        geometry = {
+            name: getattr(model, name)
+            for name in ("cell", "cell_options", "layers", "hidden", "projection", "residual")
+        }
         inherited: dict[str, dict[str, Any]] = {
             "text": {"tokenizer": text.tokenizer},
             "input": {"word_dim": model.embedding or model.hidden, "lowercase": text.lowercase, "char_dim": 0},

@@ -17,7 +17,7 @@ from relmo.models.generate import Beam, BeamOptions, beam_search
 from relmo.models.saved import CardText, SavedFolder
 from relmo.networks.inputs import TaskBatch
 from relmo.networks.seq2seq import EncodedSource, Seq2SeqNetwork, TargetUnits
-from relmo.nn.cells import State
+from relmo.nn.recurrence import State
 from relmo.settings.fields import check_integer, check_sentences
 from relmo.settings.tasks import SUBWORD_UNITS, SearchSettings, Seq2SeqSettings, Seq2SeqTextSettings, UnitName
 from relmo.tasks.features import MessageCallback, Words

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from relmo.errors import RelmoError
 from relmo.networks.language_model import Loss
-from relmo.nn.cells import State
+from relmo.nn.recurrence import State
 from relmo.settings.sections import TrainSettings
 from relmo.training.batch import map_tensors, move_to_device
 from relmo.training.optimizer import clip_factor, gradient_norm, make_optimizer, update

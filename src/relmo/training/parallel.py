@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from relmo.errors import RelmoError, SettingError
 from relmo.networks.language_model import Loss
-from relmo.nn.cells import State
+from relmo.nn.recurrence import State
 
 CONTROL_TIMEOUT = timedelta(days=1)  # ranks wait while the leader reads a corpus or writes a checkpoint
 GLOO_RELEASE_SECONDS = 0.5  # gloo's threads need this to release Python's tensors; torch would wait for them for ever

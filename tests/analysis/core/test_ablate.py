@@ -17,9 +17,9 @@ from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
 from relmo.networks import make_language_model
 from relmo.networks.bilm import BiLMNetwork
-from relmo.nn.cells.gru import GRUCell
-from relmo.nn.cells.lstm import LSTMCell
-from relmo.nn.recurrent import Recurrent
+from relmo.nn.recurrence.gru import GRUCell
+from relmo.nn.recurrence.lstm import LSTMCell
+from relmo.nn.recurrence.stack import Recurrent
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.lm import LanguageModelSettings, LMSettings
 from relmo.text.vocabulary import SentenceVocabulary, Vocabulary

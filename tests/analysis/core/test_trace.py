@@ -18,13 +18,14 @@ from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
 from relmo.networks import make_language_model
 from relmo.networks.bilm import BiLMNetwork
-from relmo.nn.cells.elman import ElmanCell
-from relmo.nn.cells.gru import GRUCell
-from relmo.nn.cells.lstm import LSTMCell
-from relmo.nn.recurrent import Recurrent
+from relmo.nn.recurrence.elman import ElmanCell
+from relmo.nn.recurrence.gru import GRUCell
+from relmo.nn.recurrence.lstm import LSTMCell
+from relmo.nn.recurrence.stack import Recurrent
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
 from relmo.text.vocabulary import SentenceVocabulary, Vocabulary
+from support.cells import record_gates
 
 TEXT = "the cat (a cat) sat\non the mat. " * 5
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}
@@ -65,10 +66,10 @@ def by_hand(model: LanguageModel, text: str) -> dict[str, np.ndarray]:
     for place, number in enumerate([model.vocabulary.end, *model.encode(text)]):
         x = model.encoder.embedding(torch.tensor([number]))
         for depth, (cell,) in enumerate(recurrent.cells):
-            gates = cell.gates(x, states[depth])
+            gates = record_gates(cell, x, states[depth])
             states[depth] = (gates.h, gates.c) if isinstance(cell, LSTMCell) else (gates.h,)
             x = x + gates.h if recurrent.residual and x.shape == gates.h.shape else gates.h
-            for name, value in gates._asdict().items():
+            for name, value in vars(gates).items():
                 if place:
                     found.setdefault(name, [[] for _ in recurrent.cells])[depth].append(value[0])
     return {

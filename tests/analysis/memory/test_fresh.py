@@ -19,7 +19,7 @@ from relmo.analysis.memory.gradients import (
     spectral_radius_sweep,
 )
 from relmo.errors import ModelError, SettingError
-from relmo.nn.cells import Cell
+from relmo.nn.recurrence import Cell
 from relmo.text.vocabulary import SPECIALS, Vocabulary
 from support.small_models import TEXT, bilm, language_model, ngram_model
 
@@ -55,7 +55,7 @@ def test_each_gates_recurrent_weights_are_scaled_to_the_spectral_radius(cell: st
 def test_torchs_start_is_that_of_torchs_modules() -> None:
     network = fresh_model(Fresh(hidden=64), character_vocabulary(ALICE)).network
     cell = network.encoder.recurrent.cells[0][0]  # type: ignore[union-attr]
-    for weight in cell.weights():  # uniform up to 1 / sqrt(64), the forget gate's bias too
+    for weight in cell.parameters():  # uniform up to 1 / sqrt(64), the forget gate's bias too
         assert 0.11 < float(weight.detach().abs().max()) <= 0.125
     assert float(network.encoder.embedding.weight.detach().std()) == pytest.approx(1.0, abs=0.05)  # type: ignore[union-attr]
     own = fresh_model(Fresh(hidden=64, start="relmo"), character_vocabulary(ALICE)).network

@@ -54,7 +54,7 @@ def planted(*, keeps: bool = True) -> LanguageModel:
         for parameter in network.parameters():
             parameter.zero_()
         network.encoder.embedding.weight.copy_(torch.eye(len(vocabulary)))
-        ih, _, b_ih, _ = network.encoder.recurrent.cells[0][0].weights()
+        ih, _, b_ih, _ = network.encoder.recurrent.cells[0][0].parameters()
         b_ih[i], b_ih[o], b_ih[f] = 8.0, 8.0, -8.0
         ih[g] = torch.randn(SIZE, len(vocabulary))  # noise: what the last word was
         keeping = [LONG, UNUSED] if keeps else []

@@ -36,7 +36,7 @@ def by_hand() -> LanguageModel:
         for parameter in network.parameters():
             parameter.zero_()
         network.encoder.embedding.weight.copy_(torch.eye(len(vocabulary)))
-        ih, _, b_ih, _ = network.encoder.recurrent.cells[0][0].weights()
+        ih, _, b_ih, _ = network.encoder.recurrent.cells[0][0].parameters()
         i, f, g, o = (slice(6 * k, 6 * k + 6) for k in range(4))
         b_ih[i], b_ih[o], b_ih[f] = 8.0, 8.0, -8.0
         b_ih[f][4] = 8.0

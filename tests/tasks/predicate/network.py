@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from relmo.networks.inputs import IGNORED, Encoded, SentenceEncoder
-from relmo.nn.cells import initialise
+from relmo.nn.recurrence import initialise
 
 
 class Frames(NamedTuple):

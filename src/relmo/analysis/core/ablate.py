@@ -18,11 +18,11 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from relmo.analysis.core.stack import Change, Changes, Stack, build_stack, stack_directions
 from relmo.errors import SettingError
-from relmo.nn.cells import State
-from relmo.nn.elmo_lstm import ElmoLSTM, ElmoLSTMOutput
 from relmo.nn.kernels.lstm_step import lengths_of
 from relmo.nn.quantize import Precision
-from relmo.nn.recurrent import Recurrent, RecurrentOutput
+from relmo.nn.recurrence import State
+from relmo.nn.recurrence.elmo_lstm import ElmoLSTM, ElmoLSTMOutput
+from relmo.nn.recurrence.stack import Recurrent, RecurrentOutput
 
 How = Literal["zero", "mean", "hold", "scale"]
 Units = int | Sequence[int] | np.ndarray
@@ -102,14 +102,15 @@ def intervene(
 def _make_edit(stack: Stack, layer: int, units: Units, how: str, value: Values, state: str, direction: str) -> Edit:
     if not 0 <= layer < len(stack.layers):
         raise SettingError(f"Unknown layer {layer}; the network has layers 0 to {len(stack.layers) - 1}.")
-    sizes, states = stack.layers[layer].cell.sizes, stack.layers[layer].cell.states
+    cell = stack.layers[layer].cell
+    states = tuple(dict.fromkeys(["h", *cell.states]))
     if state not in states:
         raise SettingError(f"Unknown state {state!r}; the layers of this network have {' and '.join(states)}.")
     if direction not in DIRECTIONS or max(DIRECTIONS[direction]) >= stack.directions:
         kind = "unidirectional" if stack.directions == 1 else "bidirectional"
         raise SettingError(f"Unknown direction {direction!r}; the network is {kind}.")
     indices = tuple(int(unit) for unit in np.atleast_1d(np.asarray(units, dtype=np.int64)))
-    size = sizes[state]
+    size = cell.sizes[state]
     if invalid := [unit for unit in indices if not 0 <= unit < size]:
         raise SettingError(f"Unknown unit {invalid[0]}; {state} of layer {layer} has units 0 to {size - 1}.")
     if how not in ("zero", "mean", "hold", "scale"):
@@ -139,7 +140,7 @@ def collect_changes(stack: Stack) -> Changes:
         key = (edit.layer, edit.state)
         if key not in changes:
             changes[key] = stack.layers[edit.layer].no_change(edit.state)
-        scale, offset = changes[key]
+        scale, offset = (tensor.flatten(2) for tensor in changes[key])  # views: units of a matrix row by row
         for d in edit.directions:
             units = torch.tensor(edit.units, device=scale.device)
             values = torch.tensor(edit.offset, dtype=offset.dtype, device=offset.device)
@@ -165,10 +166,9 @@ def _run_recurrent(
 ) -> RecurrentOutput:
     stack, changes = _prepare(module, module.dropout.p + module.weight_drop)
     tensors = iter(module.initial_state(len(x)) if state is None else state)
-    num_states = len(stack.layers[0].cell.states)
     states = []
-    for _ in stack.layers:
-        cells = [[next(tensors) for _ in range(num_states)] for _ in range(stack.directions)]
+    for layer in stack.layers:
+        cells = [[next(tensors) for _ in cell.states] for cell in layer.cells]
         states.append(tuple(torch.stack(column) for column in zip(*cells, strict=True)))
     run = stack.run(stack_directions(x.transpose(0, 1), stack, lengths), states, lengths, changes=changes)
     layers = tuple(output[0].transpose(0, 1) for output in run.outputs)

@@ -1,12 +1,29 @@
 """One step of one layer: its input, the state before it and every quantity after it, with the equations in numbers.
 
-Equations consist of names, numbers, + - *, a matrix before its argument, sigmoid, tanh, relu, and clip(…, ±3). Other
-syntax, or an unknown name, is a `SettingError`; callers then show the numbers alone.
+The language of equations, in the order of precedence:
+
+    a + b, a - b            sum and difference
+    -a, a * b, a / b        by element
+    W x, W (x + y)          matrix product: a name directly before a name, a function or a bracket after a space
+    f(a)                    f is sigmoid, tanh, relu, exp, log, abs, sqrt, softplus or silu
+    max(a, b), min(a, b)    by element
+    clip(a, ±3)             a, limited to this range
+    dot(a, b)               scalar product over the last dimension, i.e. per head
+    outer(v, k)             matrix v_i k_j, per head
+    norm(a)                 Euclidean norm over all units, a scalar
+    c, c', 0.5, 1e-6        names and numbers
+
+Values have any shape: units (H,) or (heads, d), one value per head (heads,), matrices (d, d) or (heads, d, d). Scalars
+broadcast, and so does a value whose shape is the beginning of the other's, such as (heads,) with (heads, d). A vector
+(H,) is split into heads where the other value has them; a matrix (heads, d, d) applies to it per head. Other syntax,
+unknown names and incompatible shapes are a `SettingError`; callers then show the numbers alone.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,86 +37,191 @@ from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
 from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
-from relmo.nn.cells import Cell
+from relmo.nn.recurrence import Cell
 
 TOLERANCE = 1e-3  # largest difference between an equation and the network
-TOKEN = re.compile(r"\s*(?:(±?\d+(?:\.\d+)?)|([A-Za-z]\w*'?)|([-+*(),]))")
-FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+TOKEN = re.compile(r"\s*(?:(±?\d+(?:\.\d+)?(?:e[-+]?\d+)?)|([^\W\d_]\w*'?)|([-+*/(),]))")
+UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "tanh": np.tanh,
     "relu": lambda x: np.maximum(x, 0),
+    "exp": np.exp,
+    "log": np.log,
+    "abs": np.abs,
+    "sqrt": np.sqrt,
+    "softplus": lambda x: np.logaddexp(x, 0),
+    "silu": lambda x: x / (1 + np.exp(-x)),
 }
-CLIP = "clip"
+BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "+": np.add,
+    "-": np.subtract,
+    "*": np.multiply,
+    "/": np.divide,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+FUNCTIONS = {*UNARY, "max", "min", "clip", "dot", "outer", "norm"}
 MINUS = "\N{MINUS SIGN}"
-MAX_TERMS = 8  # of a product that is written out
-MAX_DEPTH, MAX_LENGTH = 20, 400  # nested brackets, characters
+MAX_TERMS = 8  # of a sum of products that is written out
+MAX_DEPTH, MAX_LENGTH = 20, 400  # nesting, characters
+
+Place = Literal["whole", "left", "right", "negated", "factor", "divisor"]
+"""Place of a node: the whole equation or an argument, left or right in a sum, after a minus, in a product, after /."""
+
+BRACKETED: dict[Place, set[str]] = {
+    "whole": set(),
+    "left": {"products"},
+    "right": {"products", "+", "-"},
+    "negated": {"products", "+", "-", "negative"},
+    "factor": {"products", "+", "-", "negative", "/"},
+    "divisor": {"products", "+", "-", "negative", "/", "*", "outer"},
+}
+"""Kinds of nodes that need brackets, by place."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """Node of a parsed equation: a name, number, operation, function or matrix product, with its value (H,) or ()."""
+    """Node of a parsed equation, with its value.
+
+    kind      name, number, negative, + - * /, outer, products (a sum of products: W x, dot), or a function
+    factors   of products: both factors of all terms, each (*value.shape, terms)
+    """
 
     kind: str
     parts: tuple["Node", ...]
     value: np.ndarray
-    matrix: np.ndarray | None = None
+    factors: tuple[np.ndarray, np.ndarray] | None = None
 
-    def write(self, unit: int, level: int = 3, *, is_factor: bool = False) -> str:
-        """Write the node for one unit: matrix products written out (level 0) or added up (1), the arguments of
-        functions added up (2), or the value (3); a factor of a product gets brackets where they are needed."""
-        if level == 3 or self.kind in ("name", "number") or (self.kind == "matrix" and level):
-            text = _format(float(self.value if self.value.ndim == 0 else self.value[unit]))
-            return f"({text})" if is_factor and (self.kind == "matrix" or text[0] == MINUS) else text
-        if self.kind == "matrix":
-            assert self.matrix is not None
-            row, vector = self.matrix[unit], self.parts[0].value
-            if len(row) > MAX_TERMS:
-                return f"[{len(row):,} products: {self.write(unit)}]"
-            numbers = [[_format(float(x)) for x in array] for array in (row, vector)]
-            factors = [[f"({text})" if text[0] == MINUS else text for text in texts] for texts in numbers]
-            return "(" + " + ".join(f"{w}·{v}" for w, v in zip(*factors, strict=True)) + ")"
-        if self.kind == "*":
-            return "·".join(part.write(unit, level, is_factor=True) for part in self.parts)
-        if self.kind not in ("+", "-"):
-            argument = self.parts[0].write(unit, level if level < 2 else 3)
-            limit = f", ±{self.parts[1].write(unit)}" if self.kind == CLIP else ""
-            return f"{self.kind}({argument}{limit})"
-        left, right = (part.write(unit, level) for part in self.parts)
+    def write(self, unit: int, level: int = 3, place: Place = "whole") -> str:
+        """Write the node for one unit, an index into the flattened value: sums of products written out (level 0) or
+        added up (1), the arguments of functions added up (2), or the value (3); with brackets if its place needs them.
+        """
+        if level == 3 or self.kind in ("name", "number") or (self.kind == "products" and level):
+            value = float(self.value.flat[unit])
+            text = f"{value:g}" if self.kind == "number" else _format(value)
+            is_bracketed = text[0] == MINUS and place in ("negated", "factor", "divisor")
+        else:
+            text = self._write_operation(unit, level)
+            is_bracketed = self.kind in BRACKETED[place] and text[0] != "["
+        return f"({text})" if is_bracketed else text
+
+    def _write_operation(self, unit: int, level: int) -> str:
+        if self.kind == "products":
+            return self._write_products(unit)
+        units = [self._unit_of_part(i, unit) for i in range(len(self.parts))]
+        pairs = list(zip(self.parts, units, strict=True))
+        if self.kind in ("*", "outer"):
+            return "·".join(part.write(i, level, "factor") for part, i in pairs)
+        if self.kind == "negative":
+            return MINUS + self.parts[0].write(unit, level, "negated")
+        if self.kind not in ("+", "-", "/"):
+            arguments = [part.write(i, level if level < 2 else 3) for part, i in pairs]
+            separator = ", ±" if self.kind == "clip" else ", "
+            return f"{self.kind}({separator.join(arguments)})"
+        places: tuple[Place, Place] = ("factor", "divisor") if self.kind == "/" else ("left", "right")
+        left, right = (part.write(i, level, place) for (part, i), place in zip(pairs, places, strict=True))
+        if self.kind == "/":
+            return f"{left} / {right}"
         sign = "+" if self.kind == "+" else MINUS
-        if self.parts[1].kind in ("+", "-"):
-            right = f"({right})"
-        elif right.startswith(MINUS) and "·" not in right:  # a + −b is a − b
+        if right.startswith(MINUS):  # a + −b is a − b
             sign, right = MINUS if self.kind == "+" else "+", right[1:]
-        return f"({left} {sign} {right})" if is_factor else f"{left} {sign} {right}"
+        return f"{left} {sign} {right}"
+
+    def _write_products(self, unit: int) -> str:
+        assert self.factors is not None
+        index = np.unravel_index(unit, self.value.shape)
+        left, right = (array[index] for array in self.factors)
+        if len(left) > MAX_TERMS:
+            return f"[{len(left):,} products: {self.write(unit)}]"
+        numbers = [[_format(float(x)) for x in array] for array in (left, right)]
+        factors = [[f"({text})" if text[0] == MINUS else text for text in texts] for texts in numbers]
+        return " + ".join(f"{a}·{b}" for a, b in zip(*factors, strict=True))
+
+    def _unit_of_part(self, i: int, unit: int) -> int:
+        """Return the index into the flattened value of a part, from that into the flattened value of the node."""
+        if self.kind == "outer":
+            rows, columns = self.value.shape[-2:]
+            return unit // columns if i == 0 else unit // (rows * columns) * columns + unit % columns
+        return unit // (self.value.size // self.parts[i].value.size)  # as `_broadcast` repeats the values
 
 
 def _format(value: float) -> str:
     """Format with at most three decimals and a typographic minus."""
     text = f"{value:.3f}".rstrip("0").rstrip(".")
-    return "0" if text == "-0" else text.replace("-", MINUS)
+    return "0" if text == "-0" else text.replace("-", MINUS).replace("inf", "∞")
+
+
+def _broadcast(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return both arrays in the larger one's shape, each value of the smaller one repeated along trailing dimensions.
+
+    The smaller shape is the beginning of the larger one, a scalar, or a vector of as many values as such a beginning.
+    """
+    small, large = sorted((left, right), key=lambda array: (array.size, array.ndim))
+    sizes = [math.prod(large.shape[:k]) for k in range(large.ndim + 1)]
+    is_flat = small.size == 1 or (small.ndim == 1 and small.size in sizes)
+    if not is_flat and small.shape != large.shape[: small.ndim]:
+        raise SettingError(f"The shapes {left.shape} and {right.shape} in the equation do not fit.")
+    repeated = np.repeat(small.ravel(), large.size // small.size).reshape(large.shape)
+    return (repeated, right) if small is left else (left, repeated)
+
+
+def _apply(name: str, matrix: np.ndarray, argument: Node) -> Node:
+    """Apply a matrix (H, I), or one per head (heads, d, d), to units that may be flat; heads may share either of them.
+
+    Raises `SettingError` for other shapes.
+    """
+    x = argument.value
+    if matrix.ndim < 2:
+        raise SettingError(f"{name} is not a matrix; write * between the factors of a product.")
+    *heads, _, columns = matrix.shape
+    if x.size == math.prod(heads) * columns:
+        x = x.reshape(*heads, columns)
+    elif x.shape[-1:] != (columns,) or (heads and x.ndim > 1):
+        raise SettingError(f"{name} has shape {matrix.shape}; its argument has shape {x.shape}.")
+    factors = np.broadcast_arrays(matrix, x[..., None, :])
+    return Node("products", (argument,), np.matmul(matrix, x[..., None])[..., 0], (factors[0], factors[1]))
+
+
+def _sum_products(left: np.ndarray, right: np.ndarray) -> Node:
+    """Return the scalar product over the last dimension."""
+    if left.size != right.size or not left.ndim:
+        raise SettingError(f"The shapes {left.shape} and {right.shape} in the equation have no scalar product.")
+    left, right = _broadcast(left, right)
+    return Node("products", (), np.asarray((left * right).sum(-1)), (left, right))
+
+
+def _outer(left: Node, right: Node) -> Node:
+    """Return the outer product over the last dimension; a flat vector is split if the other one has heads."""
+    v, k = left.value, right.value
+    heads = max(v, k, key=np.ndim).shape[:-1]
+    fits = all(
+        array.shape[:-1] == heads or (array.ndim == 1 and array.size % math.prod(heads) == 0) for array in (v, k)
+    )
+    if not fits or not v.ndim or not k.ndim:
+        raise SettingError(f"The shapes {v.shape} and {k.shape} in the equation have no outer product.")
+    v, k = (array.reshape(*heads, -1) for array in (v, k))
+    return Node("outer", (left, right), v[..., :, None] * k[..., None, :])
 
 
 class WorkedEquation:
-    """Right side of an equation, evaluated with the arrays of its names: matrices (H, I) and vectors."""
+    """Right side of an equation, evaluated with the arrays of its names."""
 
     def __init__(self, text: str, names: Mapping[str, np.ndarray]):
         if len(text) > MAX_LENGTH:
             raise SettingError(f"The equation has {len(text)} characters; at most {MAX_LENGTH} are supported.")
-        self.tokens: list[str] = []
-        self.names, self.depth, end = names, 0, 0
-        while text[end:].strip():
-            match = TOKEN.match(text, end)
-            if match is None:
-                raise SettingError(f"Unexpected {text[end : end + 20]!r} in the equation.")
-            self.tokens.append(match.group().strip())
-            end = match.end()
-        self.root = self._parse_sum()
+        self.names = names
+        self.tokens = _split_tokens(text)
+        with np.errstate(all="ignore"):
+            self.root = self._parse_sum(0)
         self.value = self.root.value  # of all units
         if self.tokens:
             raise SettingError(f"Unexpected {self.tokens[0]!r} after the end of the equation {text[:80]!r}.")
 
     def lines(self, unit: int) -> list[str]:
-        """Return the levels of `Node.write`: "sigmoid((1.7·1 + 0.9·0) + …)", "sigmoid(3.8 + …)", …, "0.984"."""
+        """Return the levels of `Node.write`: "sigmoid((1.7·1 + 0.9·0) + …)", "sigmoid(3.8 + …)", …, "0.984".
+
+        The unit is an index into the flattened value.
+        """
         return list(dict.fromkeys(self.root.write(unit, level) for level in range(4)))
 
     def _take(self, *tokens: str, required: bool = False) -> str | None:
@@ -109,57 +231,87 @@ class WorkedEquation:
             raise SettingError(f"Missing {tokens[0]!r} in the equation.")
         return None
 
-    def _parse_sum(self) -> Node:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise SettingError(f"The equation has more than {MAX_DEPTH} nested brackets.")
-        node: Node | None = None
-        sign: str | None = "+"
-        while sign is not None:
-            term = self._parse_factor()
-            while self._take("*"):
-                right = self._parse_factor()
-                term = Node("*", (term, right), term.value * right.value)
-            if node is None:
-                node = term
-            else:
-                node = Node(sign, (node, term), node.value + term.value if sign == "+" else node.value - term.value)
-            sign = self._take("+", "-")
-        self.depth -= 1
-        assert node is not None
+    def _parse_sum(self, depth: int) -> Node:
+        node = self._parse_term(depth)
+        while sign := self._take("+", "-"):
+            node = _combine(sign, node, self._parse_term(depth))
         return node
 
-    def _parse_factor(self) -> Node:
+    def _parse_term(self, depth: int) -> Node:
+        is_negative = self._take("-") is not None  # of the whole term, so that −a·b needs no brackets
+        node = self._parse_factor(depth)
+        while operator := self._take("*", "/"):
+            node = _combine(operator, node, self._parse_factor(depth))
+        return _negate(node) if is_negative else node
+
+    def _parse_factor(self, depth: int) -> Node:
+        if depth > MAX_DEPTH:
+            raise SettingError(f"The equation is nested more than {MAX_DEPTH} deep.")
+        if self._take("-"):
+            return _negate(self._parse_factor(depth + 1))
         if self._take("("):
-            node = self._parse_sum()
+            node = self._parse_sum(depth + 1)
             self._take(")", required=True)
             return node
         if not self.tokens:
             raise SettingError("Unexpected end of the equation.")
         token = self.tokens.pop(0)
-        if token in FUNCTIONS or token == CLIP:
-            self._take("(", required=True)
-            argument = self._parse_sum()
-            if token in FUNCTIONS:
-                self._take(")", required=True)
-                return Node(token, (argument,), FUNCTIONS[token](argument.value))
-            self._take(",", required=True)
+        if token in FUNCTIONS:
+            return self._parse_call(token, depth + 1)
+        if token[0].isdigit():
+            return Node("number", (), np.array(float(token)))
+        if not token[0].isalpha():
+            raise SettingError(f"Unexpected {token!r} in the equation.")
+        if token not in self.names:
+            raise SettingError(f"Unknown name {token!r} in the equation.")
+        if self.tokens and (self.tokens[0] == "(" or self.tokens[0][0].isalpha()):
+            return _apply(token, self.names[token], self._parse_factor(depth + 1))
+        return Node("name", (), self.names[token])
+
+    def _parse_call(self, function: str, depth: int) -> Node:
+        self._take("(", required=True)
+        first = self._parse_sum(depth)
+        if function in UNARY:
+            node = Node(function, (first,), UNARY[function](first.value))
+        elif function == "norm":
+            squares = _sum_products(first.value.ravel(), first.value.ravel())
+            node = Node("sqrt", (squares,), np.sqrt(squares.value))
+        elif self._take(",", required=True) and function == "clip":
             if not self.tokens or not self.tokens[0].startswith("±"):
                 raise SettingError("The second argument of clip must be a number such as ±3.")
             limit = float(self.tokens.pop(0)[1:])
-            self._take(")", required=True)
-            return Node(CLIP, (argument, Node("number", (), np.array(limit))), argument.value.clip(-limit, limit))
-        if re.fullmatch(r"\d+(\.\d+)?", token):
-            return Node("number", (), np.array(float(token)))
-        if token not in self.names:
-            raise SettingError(f"Unknown name {token!r} in the equation.")
-        array = self.names[token]
-        if array.ndim == 1:
-            return Node("name", (), array)
-        argument = self._parse_factor()
-        if argument.value.shape != (array.shape[1],):
-            raise SettingError(f"{token} has {array.shape[1]} columns; its argument has shape {argument.value.shape}.")
-        return Node("matrix", (argument,), array @ argument.value, array)
+            node = Node("clip", (first, Node("number", (), np.array(limit))), first.value.clip(-limit, limit))
+        else:
+            second = self._parse_sum(depth)
+            if function == "dot":
+                node = _sum_products(first.value, second.value)
+            else:
+                node = _outer(first, second) if function == "outer" else _combine(function, first, second)
+        self._take(")", required=True)
+        return node
+
+
+def _split_tokens(text: str) -> list[str]:
+    tokens: list[str] = []
+    end = 0
+    while text[end:].strip():
+        match = TOKEN.match(text, end)
+        if match is None:
+            raise SettingError(f"Unexpected {text[end : end + 20]!r} in the equation.")
+        token = match.group().strip()
+        if match.group() == "(" and tokens and tokens[-1][0].isalpha() and tokens[-1] not in FUNCTIONS:
+            raise SettingError(f"Unknown function {tokens[-1]!r} in the equation; a matrix has a space before '('.")
+        tokens.append(token)
+        end = match.end()
+    return tokens
+
+
+def _combine(operation: str, left: Node, right: Node) -> Node:
+    return Node(operation, (left, right), BINARY[operation](*_broadcast(left.value, right.value)))
+
+
+def _negate(node: Node) -> Node:
+    return Node("negative", (node,), -node.value)
 
 
 @dataclass(frozen=True)
@@ -167,15 +319,18 @@ class OneStep:
     """One step of a layer in plain arrays."""
 
     cell: Cell
-    weights: list[Tensor]
     x: np.ndarray  # input of the layer (I,)
-    before: dict[str, np.ndarray]  # states before the step, by name
+    before: dict[str, np.ndarray]  # carried states before the step, by name
     after: dict[str, np.ndarray]  # every quantity of the step, by name
     log_probs: np.ndarray | None = None  # of the next symbol (V,), for a language model
 
     def names(self) -> dict[str, np.ndarray]:
-        """Return the array for each letter of the equations; for a state, h is before the step and h' after it."""
-        weights = {name: _to_numpy(weight) for name, weight in self.cell.named_weights(self.weights).items()}
+        """Return the array for each name of the equations.
+
+        For a carried state, c is before the step and c' after it; other quantities have no value before the step, so
+        that both forms are after it.
+        """
+        weights = {name: _to_numpy(weight) for name, weight in self.cell.named_weights().items()}
         primed = {f"{name}'": array for name, array in self.after.items()}
         return weights | primed | self.after | self.before | {"x": self.x}
 
@@ -189,18 +344,23 @@ class OneStep:
         except SettingError:
             return None
         value, expected = equation.value, self.after[quantity]
-        agrees = value.shape == expected.shape and np.allclose(value, expected, atol=TOLERANCE)
+        # heads may be a dimension of one of them only
+        agrees = value.size == expected.size and np.allclose(value.ravel(), expected.ravel(), atol=TOLERANCE)
         return equation if agrees else None
 
 
 @torch.no_grad()
 def trace_symbol_step(
-    model: LanguageModel, recorder: Recorder, states: Sequence[LayerState], symbol: str, *, layer: int
+    model: LanguageModel, recorder: Recorder, states: Sequence[LayerState], symbols: Sequence[str], *, layer: int
 ) -> OneStep:
-    """Return the step in which a language model reads a symbol, from the given states of its layers."""
-    x = embed_texts(model, [[symbol]])
+    """Return the step in which a language model reads the last of these symbols, from these states of its layers."""
+    stack = recorder.stack
+    x = embed_texts(model, [symbols])
     with full_precision():
-        run = recorder.stack.run(x, states, keep=recorder.keep)
+        if len(symbols) > 1:
+            states = stack.run(x[:, :-1], states).states
+        x = x[:, -1:]
+        run = stack.run(x, states, keep=stack.layers[layer].cell.words)
         network = model.network
         assert isinstance(network, RecurrentLM)
         top = run.outputs[-1][0, 0]  # (1, H)
@@ -216,7 +376,7 @@ def trace_word_step(
     """Return the step in which one direction of a bidirectional model reads the word at an index of a sentence."""
     x = embed_sentences(model, [words], cut)
     with full_precision():
-        run = recorder.stack.run(x, keep=recorder.keep)
+        run = recorder.stack.run(x, keep=recorder.stack.layers[layer].cell.words)
     d, t = (1, len(words) - at) if backward else (0, at + 1)
     before = [run.quantities[layer][name][d, t - 1, 0] for name in recorder.stack.layers[layer].cell.states]
     return _make_step(recorder, run, x, before, (layer, d, t))
@@ -228,9 +388,9 @@ def _make_step(
     depth, d, t = position
     layer = recorder.stack.layers[depth]
     layer_input = x if depth == 0 else run.outputs[depth - 1]
-    after = {name: _to_numpy(run.quantities[depth][name][d, t, 0]) for name in recorder.keep}
+    after = {name: _to_numpy(run.quantities[depth][name][d, t, 0]) for name in layer.cell.words}
     states = dict(zip(layer.cell.states, map(_to_numpy, before), strict=True))
-    return OneStep(layer.cell, layer.weights[d], _to_numpy(layer_input[d, t, 0]), states, after)
+    return OneStep(layer.cells[d], _to_numpy(layer_input[d, t, 0]), states, after)
 
 
 def _to_numpy(tensor: Tensor) -> np.ndarray:

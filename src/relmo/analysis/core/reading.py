@@ -14,7 +14,7 @@ from relmo.models.bilm import BiLM, bilm_text
 from relmo.models.evaluate import full_precision
 from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import NeuralLM, RecurrentLM
-from relmo.nn.cells import State
+from relmo.nn.recurrence import State
 from relmo.nn.softmax import FullSoftmax
 from relmo.text.characters import BOS, EOS
 from relmo.text.encode import BOUNDARY

@@ -2,7 +2,7 @@
 
     stack = build_stack(network)              # relmo's language models, or torch's nn.RNN, nn.GRU, nn.LSTM
     run = stack.run(x, stack.initial_state(batch))
-    run.quantities[layer]["c"]                # (D, T, B, H)
+    run.quantities[layer]["c"]                # (D, T, B, *shape)
 
 The D directions come first, each in its own reading order: the backward one starts at the end of the text.
 """
@@ -13,14 +13,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from relmo.errors import ModelError
-from relmo.nn.cells import Cell, State, cell_class
-from relmo.nn.elmo_lstm import ElmoLSTM
-from relmo.nn.recurrent import Recurrent, unroll_fused
+from relmo.nn.recurrence import Cell, State, cell_class
+from relmo.nn.recurrence.elmo_lstm import ElmoLSTM
+from relmo.nn.recurrence.stack import Recurrent, expand_mask, unroll_fused
 
 LayerState = tuple[Tensor, ...]
-"""One tensor (D, B, size) for each state of the cell."""
+"""One tensor (D, B, *shape) for each state of the cell."""
 
 TORCH_CELLS: dict[str, tuple[str, dict[str, Any]]] = {
     "LSTM": ("lstm", {}),
@@ -32,45 +33,55 @@ TORCH_CELLS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Change(NamedTuple):
-    """Edit x * scale + offset of a state after each step, before anything reads it; both are (D, 1 or B, size)."""
+    """Edit x * scale + offset of a quantity at each step, before anything reads it; both are (D, 1 or B, *shape)."""
 
     scale: Tensor
     offset: Tensor
 
 
 Changes = Mapping[tuple[int, str], Change]
-"""Changes by layer and state."""
+"""Changes by layer and quantity."""
 
 
 @dataclass(frozen=True)
 class StackLayer:
     """One recurrent layer."""
 
-    cell: Cell  # equations and metadata
-    weights: list[list[Tensor]]  # of each direction, in the order of `Cell.weights`
+    cells: list[Cell]  # of each direction
     adds_input: bool = False  # a residual connection
+    projections: Sequence[Tensor] = ()  # (P, H) of each direction, applied to the output; it is not carried
+
+    @property
+    def cell(self) -> Cell:
+        """Cell of the forward direction."""
+        return self.cells[0]
+
+    @property
+    def like(self) -> Tensor:
+        """One of the weights, as a reference for device and precision."""
+        return next(iter(self.cell.weights().values()))
 
     @property
     def projection(self) -> Tensor | None:
         """Matrix (P, H) of the forward direction that projects hidden units to h, if there is one."""
-        return self.cell.projection_matrix(self.weights[0])
+        return self.cell.projection_matrix()
 
     def recurrent_matrices(self) -> dict[str, Tensor]:
         """Return the matrix by which each gate of the forward direction reads h, by its letter: W_hh (H, H), or with a
         projection W_hr W_hh (P, P), which has the eigenvalues of W_hh W_hr."""
-        W_hr, matrices = self.projection, self.cell.matrices(self.cell.recurrent, self.weights[0])
+        W_hr, matrices = self.projection, self.cell.recurrent_matrices()
         return matrices if W_hr is None else {gate: W_hr @ W_hh for gate, W_hh in matrices.items()}
 
-    def no_change(self, state: str, rows: int = 1) -> Change:
-        """Return the identity change of a state for this many rows, to be filled in."""
-        scale = self.weights[0][0].new_ones(len(self.weights), rows, self.cell.sizes[state])
+    def no_change(self, name: str, rows: int = 1) -> Change:
+        """Return the identity change of a quantity for this many rows, to be filled in."""
+        scale = self.like.new_ones(len(self.cells), rows, *self.cell.specs[name].shape)
         return Change(scale, torch.zeros_like(scale))
 
 
 class Run(NamedTuple):
     """Outcome of running a stack: lists with an entry per layer."""
 
-    quantities: list[dict[str, Tensor]]  # by name, (D, T, B, size) in reading order and zero past the end of a text
+    quantities: list[dict[str, Tensor]]  # by name, (D, T, B, *shape) in reading order and zero past the end of a text
     outputs: list[Tensor]  # in the same order; of joined directions (1, T, B, size) in text order
     states: list[LayerState]  # after the last step of each text
 
@@ -86,24 +97,24 @@ class Stack:
     @property
     def directions(self) -> int:
         """Number of reading directions, 1 or 2."""
-        return len(self.layers[0].weights)
+        return len(self.layers[0].cells)
 
     @property
     def like(self) -> Tensor:
         """One of the weights, as a reference for device and precision."""
-        return self.layers[0].weights[0][0]
+        return self.layers[0].like
 
     def input_gates(self, x: Tensor) -> Tensor:
         """Return the part of the first layer's gates that depends on the input alone: (D, …, I) -> (D, …, G)."""
-        layer = self.layers[0]
-        return torch.stack([layer.cell.from_input(x[d], weights) for d, weights in enumerate(layer.weights)])
+        return torch.stack([cell.project_input(x[d]) for d, cell in enumerate(self.layers[0].cells)])
 
     def initial_state(self, batch: int) -> list[LayerState]:
-        """Return zero states for a batch of this size."""
-        return [
-            tuple(self.like.new_zeros(self.directions, batch, size) for size in layer.cell.state_sizes)
-            for layer in self.layers
-        ]
+        """Return the states before the first step for a batch of this size."""
+        layers = []
+        for layer in self.layers:
+            sides = zip(*(cell.initial_state(batch) for cell in layer.cells), strict=True)
+            layers.append(tuple(torch.stack(tensors) for tensors in sides))
+        return layers
 
     def run(
         self,
@@ -133,20 +144,22 @@ class Stack:
         for depth, layer in enumerate(self.layers):
             edits = {name: change for (place, name), change in (changes or {}).items() if place == depth}
             sides = []
-            for d, weights in enumerate(layer.weights):
+            for d, cell in enumerate(layer.cells):
                 start = tuple(tensor[d] for tensor in states[depth])
                 known_gates = gates if depth == 0 else None
-                if known_gates is None and layer.cell.fused is not None and not edits:
-                    sides.append(_replay(layer.cell, weights, start, x[d], keep, lengths, inside))
+                if known_gates is None and cell.fused is not None and not edits:
+                    sides.append(_replay(cell, start, x[d], keep, lengths, inside))
                     continue
-                projected = layer.cell.from_input(x[d], weights) if known_gates is None else known_gates[d]
+                projected = cell.project_input(x[d]) if known_gates is None else known_gates[d]
                 side_edits = {name: Change(scale[d], offset[d]) for name, (scale, offset) in edits.items()}
-                sides.append(_step_through(layer.cell, weights, start, projected, keep, inside, side_edits))
+                sides.append(_step_through(cell, start, projected, keep, inside, side_edits))
             recorded, finals = zip(*sides, strict=True)
             columns = {name: [side[name] for side in recorded] for name in recorded[0]}
             # One direction is not copied.
             quantities = {k: torch.stack(v) if len(v) > 1 else v[0].unsqueeze(0) for k, v in columns.items()}
             h = quantities["h"]
+            if layer.projections:
+                h = torch.stack([linear(side, weight) for side, weight in zip(h, layer.projections, strict=True)])
             output = torch.cat([h[:1], reverse_time(h[1:], lengths)], dim=-1) if joined else h
             if layer.adds_input:
                 skipped = x[:1] if joined else x
@@ -178,7 +191,6 @@ def stack_directions(x: Tensor, stack: Stack, lengths: Tensor | None) -> Tensor:
 
 def _replay(
     cell: Cell,
-    weights: list[Tensor],
     state: State,
     x: Tensor,
     keep: Collection[str],
@@ -190,13 +202,13 @@ def _replay(
     They depend on x and the previous h only: one step from a zero memory gives the gates of all steps and the memory's
     increments, and the memory is m_t = gate_t * m_{t-1} + increment_t."""
     assert cell.fused is not None
-    y, (final,) = unroll_fused(cell.fused, [weights], x.transpose(0, 1), [state], lengths)
+    y, (final,) = unroll_fused(cell.fused, [cell.weights()], x.transpose(0, 1), [state], lengths)
     h = y.transpose(0, 1)
     quantities = {"h": h}
     if {*keep} & {*cell.words} - {"h"}:
         past = torch.cat([state[0].unsqueeze(0), h[:-1]])
-        zeros = (past.new_zeros(*past.shape[:2], size) for size in cell.state_sizes[1:])
-        quantities = cell.step(cell.from_input(x, weights), (past, *zeros), weights)._asdict()
+        zeros = (past.new_zeros(*past.shape[:2], cell.sizes[name]) for name in cell.states[1:])
+        quantities = record_step(cell, cell.project_input(x), (past, *zeros))[0]
         if cell.memory != "h" and cell.memory in keep:
             assert cell.keeps is not None
             memory = state[cell.states.index(cell.memory)]
@@ -217,35 +229,51 @@ def _replay(
     return {name: tensor for name, tensor in quantities.items() if name in keep or name == "h"}, final
 
 
+def record_step(cell: Cell, x: Tensor, state: State) -> tuple[dict[str, Tensor], State]:
+    """Return every quantity of a step from the projected input, by name, and the new state."""
+    quantities: dict[str, Tensor] = {}
+
+    def record(name: str, value: Tensor) -> Tensor:
+        quantities[name] = value
+        return value
+
+    _, new_state = cell.step(x, state, record=record)
+    return {name: quantities[name] for name in cell.words}, new_state
+
+
 def _step_through(
     cell: Cell,
-    weights: list[Tensor],
     state: State,
     projected: Tensor,
     keep: Collection[str],
     inside: Tensor | None,
     changes: Mapping[str, Change],
 ) -> tuple[dict[str, Tensor], State]:
-    """Step through the projected input (T, B, G), with states (the initial ones too) changed before they are read."""
-
-    def intervene(name: str, tensor: Tensor) -> Tensor:
-        return torch.addcmul(changes[name].offset, tensor, changes[name].scale) if name in changes else tensor
-
-    state = tuple(map(intervene, cell.states, state))
+    """Step through the projected input (T, B, G), with quantities (initial states too) changed before they are read."""
     columns: dict[str, list[Tensor]] = {name: [] for name in cell.words if name in keep or name == "h"}
-    masks = [None] * len(projected) if inside is None else inside.unsqueeze(2).unbind(0)
+    mask: Tensor | None = None
+
+    def change(name: str, value: Tensor) -> Tensor:
+        return torch.addcmul(changes[name].offset, value, changes[name].scale) if name in changes else value
+
+    def record(name: str, value: Tensor) -> Tensor:
+        value = change(name, value)
+        if name in columns:
+            columns[name].append(value if mask is None else torch.where(expand_mask(mask, value), value, 0.0))
+        return value
+
+    state = tuple(map(change, cell.states, state))
+    masks = [None] * len(projected) if inside is None else inside.unbind(0)
     for x_t, mask in zip(projected.unbind(0), masks, strict=True):
-        step: Any = cell.step(x_t, state, weights, intervene)
-        after = cell.next_state(step)
+        _, after = cell.step(x_t, state, record=record)
         if mask is None:
             state = after
         else:
-            state = tuple(torch.where(mask, new, old) for new, old in zip(after, state, strict=True))
-        for name, column in columns.items():
-            tensor = getattr(step, name)
-            column.append(tensor if mask is None else torch.where(mask, tensor, 0.0))
+            pairs = zip(after, state, strict=True)
+            state = tuple(torch.where(expand_mask(mask, new), new, old) for new, old in pairs)
+    batch = projected.shape[1]
     quantities = {
-        name: torch.stack(column) if column else projected.new_zeros(0, projected.shape[1], cell.sizes[name])
+        name: torch.stack(column) if column else projected.new_zeros(0, batch, *cell.specs[name].shape)
         for name, column in columns.items()
     }
     return quantities, state
@@ -264,43 +292,37 @@ def build_stack(network: nn.Module) -> Stack:
         layers = []
         for cells in module.cells:
             adds_input = module.residual and cells[0].input_size == len(cells) * cells[0].output_size
-            layers.append(StackLayer(cells[0], [cell.weights() for cell in cells], adds_input))
+            layers.append(StackLayer(cells, adds_input))
         return Stack(module, layers, joined=True)
     if isinstance(module, ElmoLSTM):
-        layers = []
-        for layer in module.stack:
-            # ELMo's layers have one bias, the LSTM cell two: the second one is zero.
-            bias, zeros, hr = layer.full_bias(), torch.zeros_like(layer.bias), layer.weight_hr
-            weights = [
-                [layer.weight_ih[d], layer.weight_hh[d], bias[d], zeros[d], *([] if hr is None else [hr[d]])]
-                for d in range(2)
-            ]
-            layers.append(StackLayer(layer.cell(module.clips), weights, module.skip_connections and len(layers) > 0))
-        return Stack(module, layers)
+        skips = module.skip_connections
+        stacked = enumerate(module.stack)
+        return Stack(module, [StackLayer(list(layer.cells(module.clips)), skips and d > 0) for d, layer in stacked])
     layers = []
     name, options = TORCH_CELLS[module.mode]
     options = options | ({"projection": module.proj_size} if module.proj_size else {})
     for depth in range(module.num_layers):
-        weights = []
+        cells = []
         for suffix in ["", "_reverse"] if module.bidirectional else [""]:
-            ih, hh = getattr(module, f"weight_ih_l{depth}{suffix}"), getattr(module, f"weight_hh_l{depth}{suffix}")
-            biases = [ih.new_zeros(len(ih))] * 2
-            if module.bias:
-                biases = [getattr(module, f"bias_ih_l{depth}{suffix}"), getattr(module, f"bias_hh_l{depth}{suffix}")]
-            projection = [getattr(module, f"weight_hr_l{depth}{suffix}")] if module.proj_size else []
-            weights.append([ih, hh, *biases, *projection])
-        cell = cell_class(name).bare(weights[0][0].shape[1], module.hidden_size, **options)
-        layers.append(StackLayer(cell, weights))
+            weights = {name: getattr(module, f"{name}_l{depth}{suffix}") for name in ("weight_ih", "weight_hh")}
+            for side in ("ih", "hh"):
+                zeros = weights["weight_ih"].new_zeros(len(weights["weight_ih"]))
+                weights[f"bias_{side}"] = getattr(module, f"bias_{side}_l{depth}{suffix}") if module.bias else zeros
+            if module.proj_size:
+                weights["weight_hr"] = getattr(module, f"weight_hr_l{depth}{suffix}")
+            cell = cell_class(name).bare(weights["weight_ih"].shape[1], module.hidden_size, **options)
+            cells.append(cell.with_weights(weights))
+        layers.append(StackLayer(cells))
     return Stack(module, layers, joined=True)
 
 
 class Unrolled(NamedTuple):
-    """Outcome of unrolling, in which every state is a node of the graph, to differentiate by any state."""
+    """Outcome of unrolling, in which every quantity is a node of the graph, to differentiate by any state."""
 
     inputs: list[Tensor]  # of each layer (B, T, I)
-    gates: list[list[Any]]  # quantities of each layer, step by step
+    quantities: list[list[dict[str, Tensor]]]  # of each layer, step by step
+    path: list[list[State]]  # states of each layer, step by step
     output: list[Tensor]  # of the top layer, step by step, each (B, O)
-    states: list[State]  # of each layer after the last step
 
 
 def unroll_layers(network: nn.Module, *, direction: int = 0) -> list[StackLayer]:
@@ -312,26 +334,32 @@ def unroll_layers(network: nn.Module, *, direction: int = 0) -> list[StackLayer]
             "or a bidirectional language model, whose directions are separate."
         )
     # in double precision: products of many small Jacobians leave the range of float32
-    return [replace(layer, weights=[[w.detach().double() for w in layer.weights[direction]]]) for layer in stack.layers]
+    layers = []
+    for layer in stack.layers:
+        cell = layer.cells[direction]
+        cell = cell.with_weights({name: weight.detach().double() for name, weight in cell.weights().items()})
+        projections = [layer.projections[direction].detach().double()] if layer.projections else []
+        layers.append(replace(layer, cells=[cell], projections=projections))
+    return layers
 
 
-def zero_states(layers: Sequence[StackLayer], batch: int) -> list[State]:
-    """Return the initial state of each unrolled layer, zeros."""
-    return [tuple(layer.weights[0][0].new_zeros(batch, size) for size in layer.cell.state_sizes) for layer in layers]
+def initial_states(layers: Sequence[StackLayer], batch: int) -> list[State]:
+    """Return the initial state of each unrolled layer."""
+    return [layer.cell.initial_state(batch) for layer in layers]
 
 
 def unroll(layers: Sequence[StackLayer], x: Tensor, states: Sequence[State]) -> Unrolled:
     """Step the layers of `unroll_layers` through x (B, T, I) from these states."""
-    x = x.to(layers[0].weights[0][0])
-    run = Unrolled([], [], list(x.unbind(1)), [])
+    x = x.to(layers[0].like)
+    run = Unrolled([], [], [], list(x.unbind(1)))
     for layer, state in zip(layers, states, strict=True):
         run.inputs.append(x if not run.inputs else torch.stack(run.output, dim=1))
-        steps: list[Any] = []
+        run.quantities.append([])
+        run.path.append([])
         for t, x_t in enumerate(run.output):
-            gates = layer.cell.gates(x_t, state, layer.weights[0])
-            state = layer.cell.next_state(gates)
-            steps.append(gates)
-            run.output[t] = gates.h + x_t if layer.adds_input else gates.h
-        run.gates.append(steps)
-        run.states.append(state)
+            quantities, state = record_step(layer.cell, layer.cell.project_input(x_t), state)
+            run.quantities[-1].append(quantities)
+            run.path[-1].append(state)
+            output = linear(quantities["h"], layer.projections[0]) if layer.projections else quantities["h"]
+            run.output[t] = output + x_t if layer.adds_input else output
     return run

@@ -49,7 +49,7 @@ class Trace:
                 "c", its gates i, f, o and candidate g; in a bidirectional network, forward units precede backward ones
     starts      index of the first symbol of each text or sentence
     layers      indices of the traced layers
-    carried     names of the states that are carried from step to step, h first
+    carried     names of the states whose units are analysed, h first: the output and carried memories
     """
 
     symbols: list[str]
@@ -125,7 +125,7 @@ def trace(
 
     text        a string (for a bidirectional model, one sentence per line), or several texts as strings or symbols
     layers      indices of the recurrent layers; default all
-    keep        names of the quantities; default all of the cell's
+    keep        names of the quantities; default all of the cell's that are vectors
     progress    callback with the completed share
     """
     texts = split_texts(model, text)
@@ -209,9 +209,10 @@ class Recorder:
 
     def __init__(self, network: nn.Module, layers: Sequence[int] | None, keep: Sequence[str] | None):
         self.stack = build_stack(network)
-        names, num_layers = tuple(self.stack.layers[0].cell.words), len(self.stack.layers)
+        cell, num_layers = self.stack.layers[0].cell, len(self.stack.layers)
+        names = tuple(cell.words)
         self.layers = tuple(range(num_layers)) if layers is None else tuple(layers)
-        self.keep = names if keep is None else tuple(keep)
+        self.keep = cell.vectors if keep is None else tuple(keep)
         if invalid := [layer for layer in self.layers if not 0 <= layer < num_layers]:
             raise SettingError(f"Unknown layer {invalid[0]}; the network has layers 0 to {num_layers - 1}.")
         if unknown := [name for name in self.keep if name not in names]:
@@ -237,14 +238,14 @@ class Recorder:
         for name in self.keep:
             layers = []
             for layer in self.layers:
-                quantity = run.quantities[layer][name][:, skip:]  # (D, T, B, units)
+                quantity = run.quantities[layer][name][:, skip:].flatten(3)  # (D, T, B, units)
                 sides = [quantity[0], *(reverse_time(side.unsqueeze(0), lengths)[0] for side in quantity[1:])]
                 layers.append(torch.cat(sides, dim=-1).transpose(0, 1))
             batch = torch.stack(layers).float().cpu().numpy()  # (layers, B, T, D * units)
             arrays[name] = np.concatenate([batch[:, row, : len(text)] for row, text in enumerate(texts)], axis=1)
         symbols = [symbol for text in texts for symbol in text]
         starts = np.cumsum([0, *map(len, texts[:-1])])
-        carried = self.stack.layers[0].cell.states
+        carried = self.stack.layers[0].cell.unit_states
         return Trace(symbols, arrays, starts, self.layers, self.stack.directions, carried), run.states
 
 
@@ -281,7 +282,7 @@ def embed_texts(model: LanguageModel, texts: Sequence[Sequence[str]]) -> Tensor:
 def compute_initial_states(model: LanguageModel, recorder: Recorder, rows: int) -> list[LayerState]:
     """Return the states in which texts begin: after the end of a previous text."""
     _, states = recorder.run(embed_texts(model, [[END]]), recorder.stack.initial_state(1), [[END]])
-    return [tuple(tensor.expand(-1, rows, -1) for tensor in state) for state in states]
+    return [tuple(tensor.expand(-1, rows, *tensor.shape[2:]) for tensor in state) for state in states]
 
 
 def embed_sentences(model: BiLM, sentences: Sequence[Sequence[str]], cut: CutWords | None) -> Tensor:

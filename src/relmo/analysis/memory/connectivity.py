@@ -13,7 +13,7 @@ from torch import Tensor
 
 from relmo.analysis.core.reading import make_reading
 from relmo.analysis.core.show import ColouredText, Report, Table, format_number, save_figure
-from relmo.analysis.core.stack import unroll, unroll_layers, zero_states
+from relmo.analysis.core.stack import initial_states, unroll, unroll_layers
 from relmo.analysis.core.trace import Texts, get_network
 from relmo.errors import CorpusError, SettingError
 from relmo.models.bilm import BiLM
@@ -21,7 +21,7 @@ from relmo.models.lm import LanguageModel
 from relmo.networks.inputs import Encoded, TaskBatch
 from relmo.networks.seq2seq import Seq2SeqNetwork
 from relmo.settings.fields import Progress
-from relmo.settings.kinds import CellName
+from relmo.settings.sections import CellName
 from relmo.settings.tasks import Seq2SeqModelSettings
 from relmo.tasks.scores import LENGTH_BOUNDS
 from relmo.tasks.seq2seq import Seq2Seq
@@ -87,16 +87,17 @@ def connectivity(
     steps = np.arange(start, last + 1)
     layers = unroll_layers(get_network(model), direction=reading.direction)
     with torch.no_grad():
-        states = zero_states(layers, 1)
+        states = initial_states(layers, 1)
         if start:
-            states = unroll(layers, reading.get_inputs(np.arange(start)[None])[0], states).states
+            run = unroll(layers, reading.get_inputs(np.arange(start)[None])[0], states)
+            states = [path[-1] for path in run.path]
         vectors, targets = reading.get_inputs(steps[None])
     target = targets[:, -1]
     if symbol is not None:
         if model.vocabulary is None or symbol not in model.vocabulary.index:
             raise CorpusError(f"{symbol!r} is not in the model's vocabulary.")
         target = torch.full_like(target, model.vocabulary.index[symbol])
-    x = vectors.to(layers[0].weights[0][0]).requires_grad_()
+    x = vectors.to(layers[0].like).requires_grad_()
     y = unroll(layers, x, states).output[-1]
     (gradient,) = torch.autograd.grad(reading.losses(y, target, logits=True).sum(), x)
     values = gradient[0].norm(dim=1).cpu().numpy()

@@ -123,7 +123,7 @@ def judge(
     right, rejected = (training.mean_or_nan(share) for share in (string_answers[truth], ~string_answers[~truth]))
     counted_sizes = np.unique(np.linspace(1, options.limit, NUM_COUNTED_SIZES).astype(int)).tolist()
     counted_words = [language.right(n)[-1] for n in counted_sizes]
-    traced = trace(model, counted_words, keep=build_stack(model.network).layers[0].cell.states)
+    traced = trace(model, counted_words, keep=build_stack(model.network).layers[0].cell.unit_states)
     counts_by_name: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     for begin, word in zip(traced.starts, counted_words, strict=True):
         for name, (positions, values) in language.counts(word).items():

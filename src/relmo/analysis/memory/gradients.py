@@ -16,15 +16,15 @@ from torch.func import jacrev, jvp, vjp, vmap
 
 from relmo.analysis.core.reading import make_reading
 from relmo.analysis.core.show import Report, Table, format_number, save_figure, split_progress
-from relmo.analysis.core.stack import StackLayer, unroll, unroll_layers, zero_states
+from relmo.analysis.core.stack import StackLayer, initial_states, unroll, unroll_layers
 from relmo.analysis.core.trace import Texts, get_network
 from relmo.errors import ModelError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
-from relmo.nn.cells import Cell, State
+from relmo.nn.recurrence.base import Cell, StackedCell, State
+from relmo.registry import cell_names, cells_with
 from relmo.settings.fields import Progress
-from relmo.settings.kinds import CELLS, CellName, cells_with
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
 from relmo.text.vocabulary import SPECIALS, Vocabulary
 
@@ -167,7 +167,7 @@ def torch_gradient_flow(
     layers = unroll_layers(module)
     width = layers[-1].cell.output_size
     readout = torch.randn(width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    readout = readout.to(layers[0].weights[0][0].device)
+    readout = readout.to(layers[0].like.device)
     loss = loss or (lambda y: y @ (readout / readout.norm()))
     batches = iter([(inputs, loss)])
     return measure(name or layers[0].cell.name, layers, batches, len(inputs), lags, jacobian_positions, None)
@@ -198,10 +198,10 @@ def measure(
     done = 0
     for vectors, loss in batches:
         assert vectors.shape[1] > lags
-        states, warm_up = zero_states(layers, len(vectors)), vectors[:, : -lags - 1]
+        states, warm_up = initial_states(layers, len(vectors)), vectors[:, : -lags - 1]
         if warm_up.shape[1]:
             with torch.no_grad():
-                states = unroll(layers, warm_up, states).states
+                states = [path[-1] for path in unroll(layers, warm_up, states).path]
         window = vectors[:, -lags - 1 :]
         if jacobian_positions and not jacobians:
             starts = [tuple(tensor[:jacobian_positions] for tensor in state) for state in states]
@@ -243,20 +243,23 @@ def _compute_gradient_norms(
     run = unroll(layers, x.detach(), leaves)
     total = loss(run.output[-1]).sum()  # rows are independent, so each gets its own gradient
     nodes = []
-    for steps, layer in zip(run.gates, layers, strict=True):
-        nodes += [getattr(gates, of) for of in layer.cell.states for gates in reversed(steps)]
+    for path in run.path:
+        nodes += [tensor for tensors in zip(*reversed(path), strict=True) for tensor in tensors]
     flat = torch.autograd.grad(total, nodes, materialize_grads=True)
     stacked = (torch.stack(flat[begin : begin + len(run.output)]) for begin in range(0, len(flat), len(run.output)))
     all_norms = []
-    for steps, layer in zip(run.gates, layers, strict=True):
-        gradients = {of: next(stacked) for of in layer.cell.states}  # each (lags + 1, B, size)
-        norms = {of: gradient.norm(dim=2).T for of, gradient in gradients.items()}
+    for steps, layer in zip(run.quantities, layers, strict=True):
+        gradients = {of: next(stacked) for of in layer.cell.states}  # each (lags + 1, B, *shape)
+        norms = {of: gradient.flatten(2).norm(dim=2).T for of, gradient in gradients.items()}
         if layer.cell.keeps is not None:
-            gate = torch.stack([getattr(gates, layer.cell.keeps) for gates in reversed(steps)]).detach()
+            gate = torch.stack([quantities[layer.cell.keeps] for quantities in reversed(steps)]).detach()
             product = torch.cat([torch.ones_like(gate[:1]), gate[:-1].cumprod(dim=0)])  # (lags + 1, B, H)
-            norms["path"] = (product * gradients[layer.cell.memory][0]).norm(dim=2).T
+            gradient = gradients[layer.cell.memory][0]
+            # a gate of a matrix memory has one value per head or row
+            product = product.view(*product.shape, *[1] * (gradient.dim() + 1 - product.dim()))
+            norms["path"] = (product * gradient).flatten(2).norm(dim=2).T
         gate_means = {
-            name: torch.stack([getattr(gates, name) for gates in steps]).detach().mean(dim=(0, 2))
+            name: torch.stack([quantities[name] for quantities in steps]).detach().flatten(2).mean(dim=(0, 2))
             for name in layer.cell.gate_names
         }
         all_norms.append((norms, gate_means))
@@ -294,14 +297,12 @@ def jacobian_curves(
     curves = []
     for depth, callback in enumerate(split_progress(progress, [1.0] * len(layers))):
         layer = layers[depth]
-        past = [torch.cat(states[depth], dim=1)]
-        past += [torch.cat(layer.cell.next_state(gates), dim=1) for gates in run.gates[depth]]
-        path = torch.stack(past)  # (T + 1, B, S)
+        path = torch.stack([flatten_state(state) for state in (states[depth], *run.path[depth])])  # (T + 1, B, S)
         is_exact = path.shape[2] <= MAX_EXACT_SIZE if exact is None else exact
         compute_norms = _compute_exact_norms if is_exact else _iterate_norms
         names, parts = layer.cell.states, {layer.cell.states[0]: slice(None)}
         if len(names) > 1:
-            bounds = pairwise([0, *accumulate(layer.cell.state_sizes)])
+            bounds = pairwise([0, *accumulate(layer.cell.sizes[name] for name in names)])
             parts = {name: slice(*bound) for name, bound in zip(names, bounds, strict=True)} | {"state": slice(None)}
         norms_by_part = compute_norms(layer, run.inputs[depth].transpose(0, 1), path, parts, lags, callback)
         for part, norms in norms_by_part.items():  # (lags, B)
@@ -312,8 +313,15 @@ def jacobian_curves(
 
 def _step_state(layer: StackLayer, x: Tensor, s: Tensor) -> Tensor:
     """Compute one step of the concatenated state: x (B, I), s (B, S) -> (B, S)."""
-    state = s.split(list(layer.cell.state_sizes), dim=1)
-    return torch.cat(layer.cell.next_state(layer.cell.gates(x, state, layer.weights[0])), dim=1)
+    cell = layer.cell
+    parts = s.split([cell.sizes[name] for name in cell.states], dim=1)
+    state = tuple(part.view(-1, *cell.specs[name].shape) for part, name in zip(parts, cell.states, strict=True))
+    return flatten_state(cell(x, state)[1])
+
+
+def flatten_state(state: State) -> Tensor:
+    """Concatenate the states (B, *shape) of a layer to (B, S)."""
+    return torch.cat([tensor.flatten(1) for tensor in state], dim=1)
 
 
 def _compute_exact_norms(
@@ -487,7 +495,7 @@ def draw_flows(flows: Sequence[GradientFlow], path: str | Path) -> None:
 class Fresh:
     """Settings of an untrained network."""
 
-    cell: CellName = "lstm"
+    cell: str = "lstm"
     hidden: int = 128
     embedding: int = 64
     layers: int = 1
@@ -506,8 +514,8 @@ class Fresh:
 
 def check_cell(name: str) -> None:
     """Check that a cell of this name exists."""
-    if name not in CELLS:
-        raise SettingError(f"Unknown cell {name!r}; expected one of {', '.join(sorted(CELLS))}.")
+    if name not in cell_names():
+        raise SettingError(f"Unknown cell {name!r}; expected one of {', '.join(cell_names())}.")
 
 
 def fresh_model(fresh: Fresh, vocabulary: Vocabulary, text: TextSettings | None = None) -> LanguageModel:
@@ -527,7 +535,8 @@ def fresh_model(fresh: Fresh, vocabulary: Vocabulary, text: TextSettings | None 
         if fresh.start == "torch":  # as nn.Embedding, nn.RNN, nn.GRU, nn.LSTM and nn.Linear draw their weights
             nn.init.normal_(network.encoder.embedding.weight)
             for cell in cells:
-                Cell.reset_parameters(cell)  # the forget gate's bias too
+                if isinstance(cell, StackedCell):
+                    Cell.reset_parameters(cell)  # the forget gate's bias too
             bound = 1 / math.sqrt(network.encoder.recurrent.output_size)
             for parameter in network.softmax.parameters():
                 nn.init.uniform_(parameter, -bound, bound)
@@ -536,10 +545,10 @@ def fresh_model(fresh: Fresh, vocabulary: Vocabulary, text: TextSettings | None 
                 cell.raise_forget_bias(fresh.forget_bias)
             if fresh.spectral_radius is None:
                 continue
-            if not cell.recurrent:
-                raise SettingError(f"The {cell.name} cell has no recurrent weights, so spectral_radius cannot be set.")
-            for block in (part for name in cell.recurrent for part in getattr(cell, name).split(cell.hidden_size)):
-                block *= fresh.spectral_radius / spectral_radius(block if block.dim() == 2 else block.diag())
+            if not isinstance(cell, StackedCell):
+                raise SettingError(f"The {cell.name} cell has no recurrent matrix, so spectral_radius cannot be set.")
+            for block in cell.weight_hh.split(cell.hidden_size):
+                block *= fresh.spectral_radius / spectral_radius(block)
     return LanguageModel(network, vocabulary, LMSettings(text=text or TextSettings(), model=settings))
 
 

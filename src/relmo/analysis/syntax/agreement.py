@@ -234,7 +234,7 @@ def sweep(
     sample = sample_pairs(pairs, per_condition, seed)
     if units is None:
         layers = Reader(model).stack.layers
-        names = layers[0].cell.states
+        names = layers[0].cell.unit_states
         if state not in names:
             raise SettingError(f"state {state!r}: a layer of this network carries {' and '.join(names)}")
         units = [Unit(state, depth, u) for depth, layer in enumerate(layers) for u in range(layer.cell.sizes[state])]
@@ -359,7 +359,7 @@ def sample_units(model: LanguageModel | BiLM, units: Sequence[Unit], generator: 
     """Draw as many units of the same states and layers, excluding `units` where the layer is large enough."""
     layers, sample = Reader(model).stack.layers, []
     for (state, layer), count in Counter((unit.state, unit.layer) for unit in units).items():
-        if not 0 <= layer < len(layers) or state not in layers[layer].cell.states:
+        if not 0 <= layer < len(layers) or state not in layers[layer].cell.unit_states:
             raise SettingError(f"unit {units[0]}: the network has no {state} of layer {layer}")
         size = layers[layer].cell.sizes[state]
         pool = sorted(set(range(size)) - {u.number for u in units if (u.state, u.layer) == (state, layer)})

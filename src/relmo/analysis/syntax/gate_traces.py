@@ -91,7 +91,8 @@ def gate_traces(
     reader = Reader(model)
     reader.check(unit)
     layer = reader.stack.layers[unit.layer]
-    names = [name for name, size in layer.cell.sizes.items() if size == layer.cell.sizes[unit.state]]
+    sizes = {name: layer.cell.sizes[name] for name in layer.cell.vectors}
+    names = [name for name, size in sizes.items() if size == sizes[unit.state]]
     if layer.projection is not None:
         names = [name for name in names if (name == "h") == (unit.state == "h")]
     traces = GateTraces(unit, {}, {}, {}, {}, {})
@@ -153,7 +154,7 @@ def connections(model: LanguageModel | BiLM, sources: Sequence[Unit], targets: S
     for unit in (*sources, *targets):
         reader.check(unit)
     cell = reader.stack.layers[0].cell
-    gates = tuple(cell.matrices(cell.recurrent, reader.stack.layers[0].weights[0]))
+    gates = tuple(cell.recurrent_matrices())
     if not gates:
         raise SettingError(f"the gates of a {cell.name} do not read the previous state")
     z = np.full((len(sources), len(targets), len(gates)), np.nan)
@@ -161,7 +162,7 @@ def connections(model: LanguageModel | BiLM, sources: Sequence[Unit], targets: S
         layer = reader.stack.layers[target.layer]
         if target.state == "h" and layer.projection is not None:
             raise SettingError(f"unit {target}: h of a projected layer has no gates; use a unit of c")
-        matrices = layer.cell.matrices(layer.cell.recurrent, layer.weights[0])
+        matrices = layer.cell.recurrent_matrices()
         rows = torch.stack([matrix[target.number] for matrix in matrices.values()])  # (G, P)
         for s, source in enumerate(sources):
             if source.layer == target.layer:

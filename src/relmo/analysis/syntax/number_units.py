@@ -410,7 +410,7 @@ def number_units(
     control         also examine the same network untrained
     """
     items = number_items(model, sample_pairs(pairs, per_condition, seed), subject=subject)
-    names = tuple(states) if states is not None else Reader(model).stack.layers[0].cell.states
+    names = tuple(states) if states is not None else Reader(model).stack.layers[0].cell.unit_states
     decodings, subjects = [], [text[items.subject] for text in items.texts]
     for network in (model, untrained(model, seed)) if control else (model,):
         traced = trace_forward(network, items.texts, names)

@@ -162,7 +162,8 @@ class Reader:
         stack = build_stack(self.network)
         if stack.joined and stack.directions == 2:
             raise ModelError("layers that read both directions of the layers below cannot predict the next word")
-        self.stack = replace(stack, layers=[replace(layer, weights=layer.weights[:1]) for layer in stack.layers])
+        layers = (replace(x, cells=x.cells[:1], projections=x.projections[:1]) for x in stack.layers)
+        self.stack = replace(stack, layers=list(layers))
         self.base = {key: Change(change.scale[:1], change.offset[:1]) for key, change in collect_changes(stack).items()}
 
     def check(self, unit: Unit) -> None:
@@ -173,8 +174,8 @@ class Reader:
         if not 0 <= unit.layer < len(layers):
             raise SettingError(f"unit {unit}: the network has the layers 0 to {len(layers) - 1}")
         layer = layers[unit.layer]
-        if unit.state not in layer.cell.states:
-            raise SettingError(f"unit {unit}: a layer of this network carries {' and '.join(layer.cell.states)}")
+        if unit.state not in layer.cell.unit_states:
+            raise SettingError(f"unit {unit}: a layer of this network has {' and '.join(layer.cell.unit_states)}")
         if not 0 <= unit.number < layer.cell.sizes[unit.state]:
             raise SettingError(f"unit {unit}: {unit.state} has the units 0 to {layer.cell.sizes[unit.state] - 1}")
 

@@ -52,7 +52,7 @@ def find_cells(
     _check_tracks(len(document), tracks)
     on_trace, on_untrained, on_score, on_ablation = split_progress(progress, [3, 3, 4, 20 if ablate else 0])
     stack = build_stack(get_network(model))
-    states = stack.layers[0].cell.states[::-1]
+    states = stack.layers[0].cell.unit_states[::-1]
     traced = trace(model, document.texts, keep=states, progress=on_trace)
     ids = np.unique(np.array(document.symbols), return_inverse=True)[1]
     untrained_trace = None

@@ -268,7 +268,7 @@ def emergence(
     names, rows, units = list(models), [], list[Unit]()
     column = standardize(track[:, None], axis=0)
     for i, model in enumerate(models.values()):
-        states = build_stack(get_network(model)).layers[0].cell.states[::-1]
+        states = build_stack(get_network(model)).layers[0].cell.unit_states[::-1]
         traced = trace(model, document.texts, keep=states)
         model_units = list_units(traced, states)
         if units and model_units != units:

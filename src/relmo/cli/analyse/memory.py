@@ -12,8 +12,9 @@ from msgspec import Meta
 from relmo.cli.options import ANALYSIS, OUTPUT, Analysis, Device, Direction, Json, LMFolder, Output, Positive, Seed
 from relmo.cli.terminal import print_coloured, print_json, print_tables
 from relmo.errors import SettingError
+from relmo.registry import BASIC_CELLS
 from relmo.settings.fields import Dimension, FrozenSettings, PathName
-from relmo.settings.kinds import CELLS, CellName
+from relmo.settings.sections import CellName
 
 MAX_CHARACTERS = 200_000  # read from a text
 TEXT_HELP = """The text to measure on; by default a bundled text. Its first 200,000 characters are read. For a
@@ -48,7 +49,7 @@ class UntrainedOptions(FrozenSettings):
         biases = _parse_numbers(self.forget_bias, "--forget-bias")
         radii = _parse_numbers(self.spectral_radius, "--spectral-radius")
         if not (cells or biases or radii or has_models):
-            cells = sorted(CELLS)
+            cells = [*BASIC_CELLS]
         return [
             *(Fresh(cell=cell, **shared) for cell in cells),
             *(Fresh(cell="lstm", forget_bias=bias, **shared) for bias in biases),
@@ -278,7 +279,7 @@ class TrainingOptions(FrozenSettings):
 def counting(
     language: str = "anbn",
     *,
-    cells: str = ",".join(sorted(CELLS)),
+    cells: str = ",".join(BASIC_CELLS),
     each: bool = False,
     save: Path | None = None,
     training: Annotated[TrainingOptions, Parameter(name="*", group="Training")] = TrainingOptions(),
@@ -309,7 +310,7 @@ def counting(
     get_language(language)
     names = [cell.strip() for cell in cells.split(",") if cell.strip()]
     if not names:
-        raise SettingError(f"--cells takes cells separated by commas, such as {','.join(sorted(CELLS))}")
+        raise SettingError(f"--cells takes cells separated by commas, such as {','.join(BASIC_CELLS)}")
     settings = dict(vars(training))
     options = CountingOptions(first_seed=settings.pop("seed"), **settings)
     for cell in names:

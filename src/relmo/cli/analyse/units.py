@@ -203,7 +203,7 @@ def cells(
     if max_symbols is None:
         stack = build_stack(get_network(loaded))
         num_units = sum(
-            layer.cell.sizes[state] * stack.directions for layer in stack.layers for state in layer.cell.states
+            layer.cell.sizes[state] * stack.directions for layer in stack.layers for state in layer.cell.unit_states
         )
         max_symbols = max(1, min(MAX_SYMBOLS, MAX_VALUES // num_units))
     document = read_document(loaded, file, language=features.language, symbols=max_symbols)

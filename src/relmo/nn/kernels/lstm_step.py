@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from relmo.nn.cells.lstm import clip as clip_to
+from relmo.nn.recurrence.lstm import clip as clip_to
 
 sigmoid_back, tanh_back = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
 unclipped = torch.ops.aten.hardtanh_backward.grad_input  # zero where a value is at its limits

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relmo.nn.cells.lstm import clip, update_memory
 from relmo.nn.kernels import lstm_step, lstm_step_triton
 from relmo.nn.kernels.lstm_step import Gates, Steps, Weights, lengths_of
 from relmo.nn.quantize import Factor, Precision
+from relmo.nn.recurrence.lstm import clip, update_memory
 
 ROWS = 16  # inference runs multiples of so many rows: then a row's numbers do not depend on the number of rows
 

@@ -19,15 +19,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from relmo.nn.cells import State
-from relmo.nn.cells.lstm import LSTMCell
 from relmo.nn.dropout import drop
 from relmo.nn.kernels import cached, cpu, infer_gpu, lstm_cpu, lstm_step_triton
 from relmo.nn.kernels.lstm_step import Clips, Gates, Steps, Weights, lengths_of
 from relmo.nn.kernels.lstm_torch import ROWS as ROWS
 from relmo.nn.kernels.lstm_torch import TorchRecurrence, infer_rounded, infer_steps
 from relmo.nn.quantize import PRECISIONS, Precision
-from relmo.nn.recurrent import unroll
+from relmo.nn.recurrence.base import State
+from relmo.nn.recurrence.lstm import LSTMCell
+from relmo.nn.recurrence.stack import unroll
 
 FORGET_BIAS = 1.0  # added to the forget gate at every step; not part of the trained bias
 
@@ -65,11 +65,16 @@ class ElmoLayer(nn.Module):
         constant[:, self.hidden_size : 2 * self.hidden_size] = FORGET_BIAS
         return self.bias + constant
 
-    def cell(self, clips: Clips) -> LSTMCell:
-        """Return the equations of a step, without weights."""
+    def cells(self, clips: Clips) -> list[LSTMCell]:
+        """Return the layer as two LSTM cells, whose first bias is the full one and whose second is zero."""
         projection = None if self.weight_hr is None else self.output_size
         sizes = self.weight_ih.shape[2], self.hidden_size
-        return LSTMCell.bare(*sizes, projection=projection, cell_clip=clips.cell, projection_clip=clips.projection)
+        cell = LSTMCell.bare(*sizes, projection=projection, cell_clip=clips.cell, projection_clip=clips.projection)
+        both = {"weight_ih": self.weight_ih, "weight_hh": self.weight_hh, "bias_ih": self.full_bias()}
+        both["bias_hh"] = torch.zeros_like(self.bias)
+        if self.weight_hr is not None:
+            both["weight_hr"] = self.weight_hr
+        return [cell.with_weights({name: weight[d] for name, weight in both.items()}) for d in range(2)]
 
     def weights(self) -> Weights:
         """Return the weights, the bias with the forget gate's constant."""
@@ -86,13 +91,8 @@ class ElmoLayer(nn.Module):
         """Run the layer by its definition: each direction by itself, the LSTM's equations step by step."""
         h, c, sizes, clips = start
         lengths = lengths_of(sizes, x.shape[2]).to(x.device)
-        forget = self.full_bias() - self.bias
-        cell = self.cell(clips)
-        runs = []
-        for d in range(2):
-            weights = [self.weight_ih[d], self.weight_hh[d], self.bias[d], forget[0].detach()]
-            weights += [] if self.weight_hr is None else [self.weight_hr[d]]
-            runs.append(unroll(cell, x[d].transpose(0, 1), (h[d], c[d]), lengths, weights=weights))
+        cells = self.cells(clips)
+        runs = [unroll(cell, x[d].transpose(0, 1), (h[d], c[d]), lengths) for d, cell in enumerate(cells)]
         y = torch.stack([y for y, _ in runs]).transpose(1, 2)
         h, c = (torch.stack(tensors) for tensors in zip(*(state for _, state in runs), strict=True))
         return y, h, c

@@ -1,12 +1,12 @@
 """Stacks of recurrent layers of any cell: directions, padding, residual connections, dropout.
 
-`unroll` is the reference; `unroll_fused` (oneDNN or cuDNN) and `unroll_parallel` are used if the cell has them. With
+`unroll` is the reference; `unroll_fused` (oneDNN or cuDNN) and `unroll_scan` are used if the cell has them. With
 `lengths`, both directions read a sequence to its end; outputs past the end are exactly zero and the final state is that
 at each sequence's end, so nothing depends on the other sequences of the batch.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from relmo.nn.cells import Cell, State
 from relmo.nn.dropout import SequenceDropout
 from relmo.nn.pooling import mask_padding
+from relmo.nn.recurrence.base import Cell, State
 
 # Harmless warnings of cuDNN and oneDNN about weights. They are ignored once, at import: a filter at every call would
 # override the caller's own, and `catch_warnings` is not thread-safe.
@@ -34,7 +34,7 @@ class RecurrentOutput(NamedTuple):
 
 
 class Recurrent(nn.Module):
-    """A stack of layers. `make_cell(input_size)` creates one cell; `cells.make_cell("lstm", 512)` is such a function.
+    """A stack of layers. `make_cell(input_size)` creates one cell; `make_cell("lstm", 512)` returns such a function.
 
     bidirectional   each layer reads both ways and concatenates (forward first) before the next layer
     residual        a layer whose input and output sizes agree adds its input to its output
@@ -73,7 +73,7 @@ class Recurrent(nn.Module):
         return [list(layer) for layer in self.layers]  # type: ignore[call-overload]
 
     def initial_state(self, batch: int) -> State:
-        """Return zeros: the states of all cells, layer by layer, forward before backward; each tensor is (B, size)."""
+        """Return the initial states of all cells, layer by layer, forward before backward; each is (B, *shape)."""
         return tuple(tensor for cells in self.cells for cell in cells for tensor in cell.initial_state(batch))
 
     def forward(
@@ -84,7 +84,7 @@ class Recurrent(nn.Module):
         `every_layer` returns the outputs of all layers; without it the stack may run as one fused call.
         """
         tensors = iter(self.initial_state(x.shape[0]) if state is None else state)
-        states = [tuple(next(tensors) for _ in cell.state_sizes) for cells in self.cells for cell in cells]
+        states = [tuple(next(tensors) for _ in cell.states) for cells in self.cells for cell in cells]
         fused = self.cells[0][0].fused
         has_shared_mask = self.dropout.variational and self.dropout.p > 0 and self.training
         if self.fast and fused is not None and not (every_layer or self.residual or has_shared_mask):
@@ -103,61 +103,72 @@ class Recurrent(nn.Module):
             if self.fast and cells[0].fused is not None:
                 y, after = unroll_fused(cells[0].fused, weights, x, before, lengths, directions=self.directions)
             else:
-                run = unroll_parallel if self.fast and cells[0].parallel else unroll
-                runs = [
-                    run(cell, x, before[d], lengths, reverse=d == 1, weights=weights[d]) for d, cell in enumerate(cells)
-                ]
+                if self.training and self.weight_drop:
+                    cells = [cell.with_weights(dropped) for cell, dropped in zip(cells, weights, strict=True)]
+                run = unroll_scan if self.fast and has_scan(cells[0]) else unroll
+                runs = [run(cell, x, before[d], lengths, reverse=d == 1) for d, cell in enumerate(cells)]
                 y, after = torch.cat([y for y, _ in runs], dim=-1), [state for _, state in runs]
             x = x + y if self.residual and x.shape == y.shape else y
             outputs.append(x)
             new_states += after
         return RecurrentOutput(x, tuple(outputs) if every_layer else (), tuple(chain(*new_states)))
 
-    def _drop_weights(self, cell: Cell) -> list[Tensor]:
+    def _drop_weights(self, cell: Cell) -> dict[str, Tensor]:
         """Return the cell's weights, in training with DropConnect: one mask for all steps of a sequence."""
         if not (self.training and self.weight_drop):
             return cell.weights()
-        return [
-            dropout(weight, self.weight_drop) if name in cell.recurrent else weight
-            for name, weight in cell.named_parameters(recurse=False)
-        ]
+        return {
+            name: dropout(weight, self.weight_drop) if name in cell.recurrent else weight
+            for name, weight in cell.weights().items()
+        }
+
+
+def has_scan(cell: Cell) -> bool:
+    """Whether a cell computes all steps at once."""
+    return type(cell).scan is not Cell.scan
+
+
+def expand_mask(mask: Tensor, like: Tensor) -> Tensor:
+    """Return a mask (B,) with as many dimensions as a tensor (B, …)."""
+    return mask.view(-1, *[1] * (like.dim() - 1))
 
 
 def unroll(
-    cell: Cell, x: Tensor, state: State, lengths: Tensor | None, *, reverse: bool = False, weights: Sequence[Tensor]
+    cell: Cell, x: Tensor, state: State, lengths: Tensor | None, *, reverse: bool = False
 ) -> tuple[Tensor, State]:
     """Step one cell through x (B, T, I), from each sequence's end with `reverse`; return y (B, T, O) and the state."""
-    inputs = cell.from_input(x, weights).unbind(dim=1)
+    inputs = cell.project_input(x).unbind(dim=1)
     outputs = list(inputs)
     for t in range(len(inputs))[:: -1 if reverse else 1]:
-        new_state = cell.next_state(cell.step(inputs[t], state, weights))
-        y = new_state[0]
+        y, new_state = cell.step(inputs[t], state)
         if lengths is not None:
-            mask = (t < lengths.to(x.device)).unsqueeze(1)  # (B, 1)
-            y = torch.where(mask, y, 0.0)
-            new_state = tuple(torch.where(mask, new, old) for new, old in zip(new_state, state, strict=True))
+            mask = t < lengths.to(x.device)  # (B,)
+            y = torch.where(expand_mask(mask, y), y, 0.0)
+            pairs = zip(new_state, state, strict=True)
+            new_state = tuple(torch.where(expand_mask(mask, new), new, old) for new, old in pairs)
         outputs[t], state = y, new_state
     return torch.stack(outputs, dim=1), state
 
 
-def unroll_parallel(
-    cell: Cell, x: Tensor, state: State, lengths: Tensor | None, *, reverse: bool, weights: Sequence[Tensor]
+def unroll_scan(
+    cell: Cell, x: Tensor, state: State, lengths: Tensor | None, *, reverse: bool = False
 ) -> tuple[Tensor, State]:
     """Compute `unroll` for a cell that computes all steps at once."""
+    if lengths is None:
+        y, state = cell.scan(cell.project_input(x.flip(1) if reverse else x), state)
+        return y.flip(1) if reverse else y, state
     batch, steps = x.shape[:2]
     rows, time = torch.arange(batch, device=x.device).unsqueeze(1), torch.arange(steps, device=x.device)
-    sizes = torch.full((batch, 1), steps, device=x.device) if lengths is None else lengths.to(x.device).unsqueeze(1)
+    sizes = lengths.to(x.device).unsqueeze(1)
     mask = time < sizes  # (B, T)
-    order = torch.where(mask, sizes - 1 - time, time) if reverse else time.expand(batch, -1)
-    states = cell.sequence(cell.from_input(x[rows, order], weights), state, weights)
-    paths = [torch.cat([old.unsqueeze(1), new], dim=1) for old, new in zip(state, states, strict=True)]
-    final = tuple(path[rows, sizes][:, 0] for path in paths)
-    return torch.where(mask.unsqueeze(2), states[0][rows, order], 0.0), final
+    order = torch.where(mask, sizes - 1 - time, time) if reverse else None
+    y, state = cell.scan(cell.project_input(x if order is None else x[rows, order]), state, mask)
+    return torch.where(mask.unsqueeze(2), y if order is None else y[rows, order], 0.0), state
 
 
 def unroll_fused(
     name: str,
-    weights: list[list[Tensor]],
+    weights: Sequence[Mapping[str, Tensor]],
     x: Tensor,
     states: list[State],
     lengths: Tensor | None,
@@ -169,7 +180,7 @@ def unroll_fused(
     dtype = x.dtype
     if torch.is_autocast_enabled(x.device.type):  # torch's own casting of fused recurrences supports float16 only
         dtype = torch.get_autocast_dtype(x.device.type)
-    x, parameters = x.to(dtype), [w.to(dtype) for cell in weights for w in cell]
+    x, parameters = x.to(dtype), [w.to(dtype) for cell in weights for w in cell.values()]
     start = [torch.stack(tensors).to(dtype) for tensors in zip(*states, strict=True)]  # each (cells, B, size)
     training = torch.is_grad_enabled()  # cuDNN saves tensors for a backward pass only when training
     flags = (True, len(weights) // directions, dropout, training, directions == 2)

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import dropout, linear
 
-from relmo.nn.cells.base import orthogonal_
-from relmo.nn.cells.lstm import update_memory
 from relmo.nn.pooling import length_mask
+from relmo.nn.recurrence.base import orthogonal_
+from relmo.nn.recurrence.lstm import update_memory
 
 GATES = ("g", "i", "f", "o", "r")  # the order of the stacked weights
 CLOSED = -1e4  # added to a gate to make it exactly zero

@@ -1,0 +1,31 @@
+"""Recurrence: cells, one file each, the stacks that run them through time, and their faster backends.
+
+A cell is the only definition of its equations. To add one, write a class as `Cell` documents and register it with
+`relmo.register_cell`; language models, tasks, traces, interventions, gradients and the explorer then support it.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from relmo.nn.recurrence.base import Cell, Quantity, Record, State, gate, initialise, state, unchanged
+from relmo.registry import cell_class, register_cell
+
+__all__ = [
+    "Cell",
+    "Quantity",
+    "Record",
+    "State",
+    "cell_class",
+    "gate",
+    "initialise",
+    "make_cell",
+    "register_cell",
+    "state",
+    "unchanged",
+]
+
+
+def make_cell(name: str, hidden: int, **options: Any) -> Callable[[int], Cell]:
+    """Return a function that creates this cell for an input size."""
+    return partial(cell_class(name), hidden_size=hidden, **options)
