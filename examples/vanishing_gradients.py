@@ -6,10 +6,10 @@ forget bias of an LSTM determines how fast it vanishes.
 
 import torch
 
-from relmo.nn.cells import Cell
-from relmo.nn.cells.elman import ElmanCell
-from relmo.nn.cells.gru import GRUCell
-from relmo.nn.cells.lstm import LSTMCell
+from relmo.nn.recurrence import Cell
+from relmo.nn.recurrence.elman import ElmanCell
+from relmo.nn.recurrence.gru import GRUCell
+from relmo.nn.recurrence.lstm import LSTMCell
 
 STEPS, SIZE = 40, 64
 

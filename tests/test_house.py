@@ -135,7 +135,14 @@ def test_consoles_are_made_in_one_place_where_no_text_is_markup() -> None:
 
 
 def test_at_the_top_stands_only_what_everybody_needs() -> None:
-    assert {path.stem for path in SOURCE.glob("*.py")} == {"__init__", "__main__", "errors", "config", "loading"}
+    assert {path.stem for path in SOURCE.glob("*.py")} == {
+        "__init__",
+        "__main__",
+        "errors",
+        "config",
+        "loading",
+        "registry",
+    }
 
 
 def test_every_room_says_at_its_door_what_it_holds() -> None:

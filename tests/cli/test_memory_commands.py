@@ -90,7 +90,7 @@ def test_counting_trains_judges_and_saves_networks_that_other_commands_take(run:
     [
         (("gradients", "--forget-bias", "one"), "--forget-bias"),
         (("gradients", "--untrained"), "--untrained"),
-        (("gradients", "--fresh", "tree"), "elman, gru, lstm"),
+        (("gradients", "--fresh", "tree"), "lstm, gru, elman"),
         (("gradients", "--plot", "memory.gif"), ".png"),
         (("gradients", "--jacobian", "-1"), "--jacobian"),
         (("truncation",), "MODEL"),

@@ -249,7 +249,8 @@ CELLS = ("lstm", "gru", "elman", "ngram", "feedforward")
 
 def cells_of(name: str) -> tuple[str, ...]:
     conditions = setting_fields(LanguageModelSettings)[name].conditions
-    return next(condition.conditions["cell"] for condition in conditions if "cell" in condition.conditions)
+    cells = next(condition.conditions["cell"] for condition in conditions if "cell" in condition.conditions)
+    return cells() if callable(cells) else cells
 
 
 @pytest.mark.parametrize("name", OTHER)
@@ -264,8 +265,30 @@ def test_a_setting_without_an_effect_for_the_cell_is_refused(name: str, cell: st
             lm(model=model).check()
 
 
+@pytest.mark.parametrize(
+    ("cell", "options", "token"),
+    [
+        ("lstm", ["peephole=true,coupled=true"], None),
+        ("lstm", ["peephole=1"], "peephole"),
+        ("lstm", ["forget_bias=2"], "setting of its own"),
+        ("gru", ["peephole=true"], "no options"),
+        ("elman", ["heads=2"], "heads"),
+        ("ngram", ["peephole=true"], "no effect"),
+    ],
+)
+def test_options_of_a_cell_are_checked(cell: str, options: list[str], token: str | None) -> None:
+    settings = lm(model={"cell": cell, "cell_options": options})
+    if token is None:
+        settings.check()
+        return
+    with pytest.raises(SettingError, match=token):
+        settings.check()
+
+
 def test_every_setting_of_the_network_says_for_which_cells_it_is() -> None:
-    assert OTHER.keys() | {"cell"} == {field.name for field in dataclasses.fields(LanguageModelSettings)}
+    assert OTHER.keys() | {"cell", "cell_options"} == {
+        field.name for field in dataclasses.fields(LanguageModelSettings)
+    }
 
 
 def bounds_of(hint: Any) -> Meta | None:

@@ -127,7 +127,8 @@ def train_command(kind: str) -> Callable[..., None]:
     ]
     for section in fields(settings):
         # cyclopts reads the annotations of the class: cells that are registered now become choices
-        section.type.__annotations__ |= {name: field.hint for name, field in setting_fields(section.type).items()}
+        section_class: Any = section.type
+        section_class.__annotations__ |= {name: field.hint for name, field in setting_fields(section_class).items()}
         flags = Annotated[section.type, Parameter(name="*", group=HELP_GROUPS[section.name])]  # type: ignore[name-defined]
         parameter = inspect.Parameter(section.name, inspect.Parameter.KEYWORD_ONLY, annotation=flags)
         parameters.append(parameter.replace(default=getattr(settings(), section.name)))

@@ -1,7 +1,7 @@
 """Semantic role labelling: for each predicate of a sentence, a tag for each word that says which role it plays.
 
 x_t = [word; m]        m is one of two learned embeddings: of the predicate, or of any other word
-h   = AlternatingLSTM(x)  [; ELMo]                               (`nn/highway_lstm.py`)
+h   = AlternatingLSTM(x)  [; ELMo]                               (`nn/recurrence/highway_lstm.py`)
 p(y_t) = softmax(W h_t + b)                                      tags in BIO
 y   = the legal sequence with the greatest sum of log p(y_t)     at prediction (Viterbi)
 

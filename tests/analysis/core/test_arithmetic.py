@@ -346,7 +346,6 @@ def test_an_equation_that_cannot_be_evaluated_is_not_worked_out(text: str) -> No
         ("dot(a, x)", "scalar product"),
         ("dot(1, 2)", "scalar product"),
         ("outer(1, a)", "outer product"),
-        ("outer(C', a)", "outer product"),
         ("(" * 30 + "a" + ")" * 30, "nested"),
         ("-" * 30 + "a", "nested"),
         ("M " * 30 + "p", "nested"),

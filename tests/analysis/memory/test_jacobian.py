@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from relmo.analysis.core.stack import unroll_layers, zero_states
+from relmo.analysis.core.stack import initial_states, unroll_layers
 from relmo.analysis.memory import gradients
 from relmo.analysis.memory.gradients import jacobian_curves, spectral_radius
 from support.small_models import bilm
@@ -27,7 +27,7 @@ def drawn(*shape: int) -> Tensor:
 def test_the_largest_singular_value_is_that_of_the_jacobian_of_torchs_module(name: str) -> None:
     module = MODULES[name].double()
     layers, x = unroll_layers(module), drawn(1, 11, 3)
-    curves = jacobian_curves(layers, x, zero_states(layers, 1))
+    curves = jacobian_curves(layers, x, initial_states(layers, 1))
     first = type(module)(3, 5, batch_first=True, **({"proj_size": 3} if name == "projected" else {})).double()
     first.load_state_dict({key: value for key, value in module.state_dict().items() if key.endswith("l0")})
     long = "lstm" in name or name == "projected"
@@ -55,7 +55,7 @@ def test_the_largest_singular_value_is_that_of_the_jacobian_of_torchs_module(nam
 @pytest.mark.parametrize("name", MODULES)
 def test_iteration_finds_what_whole_matrices_have(name: str) -> None:
     layers, x = unroll_layers(MODULES[name].double()), drawn(4, 16, 3)
-    states = zero_states(layers, 4)
+    states = initial_states(layers, 4)
     exact, iterated = (jacobian_curves(layers, x, states, exact=form) for form in (True, False))
     for one, other in zip(exact, iterated, strict=True):
         assert (one.part, one.exact, other.exact) == (other.part, True, False)
@@ -65,7 +65,7 @@ def test_iteration_finds_what_whole_matrices_have(name: str) -> None:
 
 def test_large_states_are_not_formed_and_clipped_cells_have_a_jacobian_too(monkeypatch: pytest.MonkeyPatch) -> None:
     layers, x = unroll_layers(bilm().network), drawn(2, 8, 4)
-    states = zero_states(layers, 2)
+    states = initial_states(layers, 2)
     assert all(curve.exact for curve in jacobian_curves(layers, x, states))
     monkeypatch.setattr(gradients, "MAX_EXACT_SIZE", 12)  # the state has 13 numbers
     assert not any(curve.exact for curve in jacobian_curves(layers, x, states))

@@ -41,7 +41,8 @@ def test_a_projected_cell_reaches_gates_through_its_projection() -> None:
     model = bilm()
     layer = Reader(model).stack.layers[1]
     found = connections(model, [Unit("c", 1, 3), Unit("c", 0, 1)], [Unit("c", 1, 5)])
-    forget = (layer.weights[0][1][9 + 5] @ layer.projection).detach().numpy()  # gates of nine cells: i, f, g, o
+    forget = layer.cell.recurrent_matrices()["f"][5] @ layer.projection
+    forget = forget.detach().numpy()
     assert found.gates[1] == "f"
     assert found.z[0, 0, 1] == pytest.approx((forget[3] - forget.mean()) / forget.std(), abs=1e-4)
     assert np.isnan(found.z[1]).all()  # of another layer

@@ -232,10 +232,11 @@ class Cell(nn.Module):
 def _substitute(module: Any, weights: Mapping[str, Tensor], prefix: str = "") -> Any:
     """Copy a module, its modules included, with tensors as plain attributes in place of its parameters."""
     copy = object.__new__(type(module))
-    names = [name for name, parameter in module._parameters.items() if parameter is not None]
+    parts = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+    tensors = {name: tensor for name, tensor in parts.items() if "." not in name}
     vars(copy).update(vars(module))
-    vars(copy)["_parameters"] = {name: None for name in module._parameters if name not in names}
-    vars(copy).update({name: weights[prefix + name] for name in names})
+    vars(copy)["_parameters"] = {name: None for name in module._parameters if name not in tensors}
+    vars(copy).update(tensors)
     vars(copy)["_modules"] = {
         name: _substitute(child, weights, f"{prefix}{name}.") for name, child in module._modules.items()
     }

@@ -147,11 +147,13 @@ class MultiplicativeLSTMCell(Cell):
             steps = x.to(dtype).transpose(0, 1).contiguous()
             mask = None if mask is None else mask.T.unsqueeze(2)  # (T, B, 1)
             weights = self.weight_hh.to(dtype), self.weight_mh.to(dtype)
-            hs, cs, *_ = _Recurrence.apply(steps, h.to(dtype), c.to(dtype), *weights, mask, self.variant == "paper")
+            hs, cs, *_ = _MultiplicativeSteps.apply(
+                steps, h.to(dtype), c.to(dtype), *weights, mask, self.variant == "paper"
+            )
         return hs.transpose(0, 1), (hs[-1].to(h.dtype), cs[-1].to(c.dtype))
 
 
-class _Recurrence(torch.autograd.Function):
+class _MultiplicativeSteps(torch.autograd.Function):
     """All steps of the cell with a backward pass of its own, in which each weight gradient is one large product.
 
     Forward returns h and c after each step, and W_hm h, m and the gates i, f, o, g of each step for the backward pass.
@@ -194,9 +196,7 @@ class _Recurrence(torch.autograd.Function):
         u is h, or in the paper's variant c * o. The factors of all steps follow from the forward pass at once."""
         x, h_0, c_0, weight_hh, weight_mh, mask, hs, cs, a, m, sigmoids, g = ctx.saved_tensors
         H = h_0.shape[-1]
-        past_h, past_c = (
-            torch.cat([first.unsqueeze(0), rest[:-1]]) for first, rest in ((h_0, hs), (c_0, cs))
-        )
+        past_h, past_c = (torch.cat([first.unsqueeze(0), rest[:-1]]) for first, rest in ((h_0, hs), (c_0, cs)))
         i, f, o = sigmoids.chunk(3, dim=2)
         c = torch.addcmul(f * past_c, i, g) if mask is not None else cs
         if ctx.is_paper:
