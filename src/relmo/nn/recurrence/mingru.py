@@ -67,10 +67,12 @@ class MinGRUCell(Cell):
     def scan(self, x: Tensor, state: State, mask: Tensor | None = None) -> tuple[Tensor, State]:
         (h,) = state
         z, n = x.to(torch.promote_types(h.dtype, torch.float32)).chunk(2, dim=-1)
-        hs = linear_scan(torch.sigmoid(z), torch.sigmoid(-z) * make_positive(n), h, mask)
+        z = torch.sigmoid(z)
+        hs = linear_scan(z, (1 - z) * make_positive(n), h, mask)
         return hs, (hs[:, -1].to(h.dtype),)
 
 
 def make_positive(a: Tensor) -> Tensor:
     """Return g(a) = a + 0.5 for a >= 0, else sigmoid(a), which is continuous and positive."""
-    return torch.where(a >= 0, a + 0.5, torch.sigmoid(a))
+    positive = torch.relu(a)
+    return positive + torch.sigmoid(a - positive)  # faster than torch.where, forward and backward

@@ -67,7 +67,7 @@ class MinLSTMCell(Cell):
 
     @torch.no_grad()
     def raise_forget_bias(self, by: float) -> None:
-        self.bias += by
+        self.bias.add_(by)
 
     def project_input(self, x: Tensor) -> Tensor:
         return linear(x, self.weight_ih, pad(self.bias, (0, 2 * self.hidden_size)))
@@ -87,8 +87,7 @@ class MinLSTMCell(Cell):
 
 
 def _compute_gates(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return f, i and n from their pre-activations; f / i = exp(d) is computed by its logarithm, which cannot be 0/0.
-    """
+    """Return f, i and n from their pre-activations; f / i is computed by its logarithm d, which cannot become 0/0."""
     f, i, n = x.chunk(3, dim=-1)
     d = softplus(-i) - softplus(-f)
     return torch.sigmoid(d), torch.sigmoid(-d), make_positive(n)

@@ -73,14 +73,15 @@ class RGLRUCell(Cell):
         }
 
     def named_weights(self) -> dict[str, Tensor]:
-        named = {"W_u": self.weight_ih, "Λ": self.decay}
+        named: dict[str, Tensor] = {"W_u": self.weight_ih, "Λ": self.decay}
         for block, matrix, bias in zip("ri", self.weight_gates, self.bias, strict=True):
             named |= {f"W_{block}": matrix, f"b_{block}": bias}
         return named
 
     def input_matrices(self) -> dict[str, Tensor]:
         gates = zip("ri", self.weight_gates, strict=True)
-        return {"u": self.weight_ih} | {name: torch.block_diag(*blocks) @ self.weight_ih for name, blocks in gates}
+        matrices: dict[str, Tensor] = {"u": self.weight_ih}
+        return matrices | {name: torch.block_diag(*blocks) @ self.weight_ih for name, blocks in gates}
 
     @torch.no_grad()
     def reset_parameters(self) -> None:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-BLOCK = 16  # steps
-MAX_PARALLEL = 4096  # numbers per step; a CPU computes larger steps faster one after another
+BLOCK = 8  # steps
+MAX_PARALLEL = 2048  # numbers per step; a CPU computes larger steps faster one after another
 
 
 def linear_scan(a: Tensor, b: Tensor, h: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -67,7 +67,7 @@ def _scan(a: Tensor, b: Tensor, h: Tensor, reverse: bool = False) -> Tensor:
     if not length:
         return b
     order = -1 if reverse else 1
-    if length <= BLOCK or (h.device.type == "cpu" and h.numel() >= MAX_PARALLEL):
+    if length <= BLOCK or (h.device.type == "cpu" and h.numel() > MAX_PARALLEL):
         return torch.stack(_step(a.unbind(1)[::order], b.unbind(1)[::order], h)[::order], dim=1)
     rest = length % BLOCK
     body, tail = (slice(rest, None), slice(rest)) if reverse else (slice(length - rest), slice(length - rest, None))
