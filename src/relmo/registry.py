@@ -50,6 +50,10 @@ CELLS: dict[str, CellEntry] = {
     ),
     "gru": _built_in("gru:GRUCell"),
     "elman": _built_in("elman:ElmanCell", nonlinearity="tanh", identity=False),
+    "sru": _built_in("sru:SRUCell", highway_bias=0.0),
+    "mingru": _built_in("mingru:MinGRUCell"),
+    "minlstm": _built_in("minlstm:MinLSTMCell", forget_bias=1.0),
+    "rglru": _built_in("rglru:RGLRUCell", heads=1),
 }
 """Cells by name, in the order of lists. The options repeat those of the class, so that settings can be checked without
 importing torch; a test compares them."""

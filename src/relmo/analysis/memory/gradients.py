@@ -242,14 +242,15 @@ def _compute_gradient_norms(
     leaves = [tuple(tensor.detach().requires_grad_() for tensor in state) for state in states]
     run = unroll(layers, x.detach(), leaves)
     total = loss(run.output[-1]).sum()  # rows are independent, so each gets its own gradient
-    nodes = []
-    for path in run.path:
-        nodes += [tensor for tensors in zip(*reversed(path), strict=True) for tensor in tensors]
+    nodes: list[Tensor] = []
+    for path, layer in zip(run.path, layers, strict=True):
+        for name, tensors in zip(layer.cell.states, zip(*reversed(path), strict=True), strict=True):
+            nodes += tensors if name in _content_states(layer.cell) else ()
     flat = torch.autograd.grad(total, nodes, materialize_grads=True)
     stacked = (torch.stack(flat[begin : begin + len(run.output)]) for begin in range(0, len(flat), len(run.output)))
     all_norms = []
     for steps, layer in zip(run.quantities, layers, strict=True):
-        gradients = {of: next(stacked) for of in layer.cell.states}  # each (lags + 1, B, *shape)
+        gradients = {of: next(stacked) for of in _content_states(layer.cell)}  # each (lags + 1, B, *shape)
         norms = {of: gradient.flatten(2).norm(dim=2).T for of, gradient in gradients.items()}
         if layer.cell.keeps is not None:
             gate = torch.stack([quantities[layer.cell.keeps] for quantities in reversed(steps)]).detach()
@@ -264,6 +265,11 @@ def _compute_gradient_norms(
         }
         all_norms.append((norms, gate_means))
     return all_norms
+
+
+def _content_states(cell: Cell) -> list[str]:
+    """Return the names of outputs and memories; the loss need not depend on a stabiliser of the last step."""
+    return [name for name in cell.states if cell.specs[name].role in ("output", "memory")]
 
 
 def step_factor(curve: np.ndarray, fit: tuple[int, int] = FIT_LAGS) -> float | None:
@@ -303,7 +309,8 @@ def jacobian_curves(
         names, parts = layer.cell.states, {layer.cell.states[0]: slice(None)}
         if len(names) > 1:
             bounds = pairwise([0, *accumulate(layer.cell.sizes[name] for name in names)])
-            parts = {name: slice(*bound) for name, bound in zip(names, bounds, strict=True)} | {"state": slice(None)}
+            parts = {name: slice(*bound) for name, bound in zip(names, bounds, strict=True)}
+            parts = {name: parts[name] for name in _content_states(layer.cell)} | {"state": slice(None)}
         norms_by_part = compute_norms(layer, run.inputs[depth].transpose(0, 1), path, parts, lags, callback)
         for part, norms in norms_by_part.items():  # (lags, B)
             lower, median, upper = torch.quantile(norms, norms.new_tensor([0.25, 0.5, 0.75]), dim=1).tolist()
