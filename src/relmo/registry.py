@@ -50,6 +50,9 @@ CELLS: dict[str, CellEntry] = {
     ),
     "gru": _built_in("gru:GRUCell"),
     "elman": _built_in("elman:ElmanCell", nonlinearity="tanh", identity=False),
+    "multiplicative": _built_in("multiplicative:MultiplicativeLSTMCell", variant="openai", forget_bias=1.0),
+    "rum": _built_in("rum:RUMCell", rotations=0, eta=None, forget_bias=1.0),
+    "mogrifier": _built_in("mogrifier:MogrifierLSTMCell", rounds=5, rank=None, forget_bias=1.0),
 }
 """Cells by name, in the order of lists. The options repeat those of the class, so that settings can be checked without
 importing torch; a test compares them."""

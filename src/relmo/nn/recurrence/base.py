@@ -37,7 +37,7 @@ class Quantity(NamedTuple):
                   otherwise gate or candidate, or output if the output is not carried
     description   in words, for tables and labels
     low, high     range of the values
-    initial       value before the first step, if it is carried: a constant, or the name of a parameter
+    initial       value before the first step, if it is carried: a constant, or the name of a parameter or property
     """
 
     name: str
