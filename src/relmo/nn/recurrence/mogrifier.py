@@ -73,9 +73,9 @@ class MogrifierLSTMCell(StackedCell):
         return weight, left, nn.Parameter(torch.empty(count, rows))
 
     def quantities(self) -> list[Quantity]:
-        H, I = self.hidden_size, self.input_size
-        sizes = {letter: (I, "input") for letter in self.gates_of_x}
-        sizes |= {letter: (H, "previous output") for letter in self.gates_of_h}
+        H = self.hidden_size
+        targets = dict.fromkeys(self.gates_of_x, (self.input_size, "input"))
+        targets |= dict.fromkeys(self.gates_of_h, (H, "previous output"))
         return [
             state("h", H, role="output"),
             Quantity("c", (H,), "memory", "memory", -1.0, 1.0, initial=0.0),
@@ -83,7 +83,7 @@ class MogrifierLSTMCell(StackedCell):
             gate("f", H, description="forget gate"),
             gate("o", H, description="output gate"),
             *(
-                gate(letter, sizes[letter][0], description=f"gate of the {sizes[letter][1]}, round {k}", high=2.0)
+                gate(letter, targets[letter][0], description=f"gate of the {targets[letter][1]}, round {k}", high=2.0)
                 for k, letter in enumerate(ROUND_GATES[: self.rounds], start=1)
             ),
             Quantity("g", (H,), "candidate", "candidate", -1.0, 1.0),

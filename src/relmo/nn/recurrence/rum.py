@@ -18,7 +18,6 @@ from relmo.nn.recurrence.base import (
     gate,
     orthogonal_,
     stacked_matrices,
-    state,
     unchanged,
 )
 
