@@ -17,6 +17,7 @@ from relmo.cli.analyse.meaning import meaning
 from relmo.cli.analyse.memory import connectivity, counting, gradients, source_gradients, truncation
 from relmo.cli.analyse.syntax import agreement, number_units
 from relmo.cli.analyse.units import cells, compare, trace
+from relmo.cli.describe_cells import list_cells
 from relmo.cli.language import embed, generate, surprisal
 from relmo.cli.mistakes import check_numbers, explain_mistake
 from relmo.cli.models import convert, info
@@ -52,6 +53,7 @@ app.command(train)
 commands: list[Any] = [make, embed, evaluate, predict, generate, surprisal, serve, explore, info, convert]
 for command in commands:
     app.command(command)
+app.command(list_cells, name="cells")
 analyse = App(name="analyse", help="Analyse a model: its states, gates and units.")
 analyses: list[Any] = [trace, cells, gradients, connectivity, source_gradients, truncation, counting]
 for command in [*analyses, agreement, number_units, compare, meaning]:

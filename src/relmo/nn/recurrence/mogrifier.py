@@ -61,7 +61,7 @@ class MogrifierLSTMCell(StackedCell):
         self.gates_of_x, self.gates_of_h = ROUND_GATES[:rounds:2], ROUND_GATES[1:rounds:2]
         self.weight_q, self.expand_q, self.bias_q = self._make_rounds(len(self.gates_of_x), input_size, hidden_size)
         self.weight_r, self.expand_r, self.bias_r = self._make_rounds(len(self.gates_of_h), hidden_size, input_size)
-        self.recurrent = ("weight_hh", "weight_q") if rounds else ("weight_hh",)  # type: ignore[misc]
+        self.recurrent = ("weight_hh", "weight_q")[: 2 if rounds else 1]  # type: ignore[misc, assignment]
         self.reset_parameters()
 
     def _make_rounds(self, count: int, rows: int, columns: int) -> tuple[nn.Parameter | None, ...]:
