@@ -23,6 +23,7 @@ BASIC_CELLS = ("elman", "gru", "lstm")
 """Cells of textbooks, which comparisons show by default."""
 GROUP = "relmo.cells"
 PLUGINS = "RELMO_PLUGINS"
+UNKNOWN_CELL_ADVICE = f"; for a cell of your own, set {PLUGINS} to the file or module that registers it"
 SIZES = ("self", "input_size", "hidden_size")
 
 T = TypeVar("T", bound=type)
@@ -121,10 +122,7 @@ def cell_entry(name: str) -> CellEntry:
     if name not in CELLS and name in _entry_points():
         register_cell(name)(_entry_points()[name].load())
     if name not in CELLS:
-        raise LookupError(
-            f"Unknown cell {name!r}; expected one of {', '.join(cell_names())}. For a cell of your own, import the "
-            f"module that registers it, or name its file in the environment variable {PLUGINS}."
-        )
+        raise LookupError(f"Unknown cell {name!r}; expected one of {', '.join(cell_names())}{UNKNOWN_CELL_ADVICE}")
     return CELLS[name]
 
 

@@ -1,16 +1,33 @@
 """Cells of the user: files outside the package, registered, work with every command; invalid ones are clear errors."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
+import torch
+from torch import Tensor
 
 import relmo
-from relmo.nn.recurrence import Cell, Quantity, check_cell, gate, state
-from relmo.registry import CELLS, GROUP, PLUGINS, register_cell
+from relmo.nn.recurrence import (
+    Cell,
+    Quantity,
+    Record,
+    State,
+    check_cell,
+    gate,
+    make_cell,
+    register_cell,
+    state,
+    unchanged,
+)
+from relmo.registry import CELLS, GROUP, PLUGINS
+from relmo.store.references import find_bundled
 
 LEAKY = '''"""Cells that are no part of relmo.
 
@@ -213,7 +230,7 @@ traced = trace(model, short)
 vectors = [q.name for q in cell.quantities() if len(q.shape) == 1]
 assert set(traced.states) == set(vectors)
 assert all(array.shape == (2, 120, 8) for array in traced.states.values())
-assert command("analyse", "trace", "lm", "few.txt", "--units", "h0.3", "--json")
+assert command("analyse", "trace", "lm", "few.txt", "--unit", 3, "--json")
 unit_state = cell.unit_states[-1]
 before = model.perplexity(short)
 with intervene(model, 0, 3, "hold", 0.5, state=unit_state):
@@ -222,7 +239,7 @@ with intervene(model, 0, 3, "hold", 0.5, state=unit_state):
 assert model.perplexity(short) == before
 flow = gradient_flow(model, text, lags=6, positions=4, warm_up=5, jacobian_positions=2)
 assert set(flow.gate_mean[0]) == set(cell.gate_names)
-assert command("analyse", "gradients", "lm", "few.txt", "--lags", 6, "--positions", 4, "--json")
+assert command("analyse", "gradients", "lm", "--text", "few.txt", "--lags", 6, "--positions", 4, "--json")
 if CELL == "leaky":
     fresh = fresh_flows(text, [Fresh(cell=CELL, hidden=8, forget_bias=3.0)], lags=4, positions=2)
     assert fresh[0].gate_mean[0]["f"] > 0.8
@@ -235,10 +252,10 @@ session = Session.open("lm")
 session.set_text("few", text[:500])
 about = session.answer("about", {})
 assert (about["cell"], about["gates"], set(about["words"])) == (CELL, cell.gate_names, set(cell.words))
-assert len(session.answer("page", {"text": "few", "page": "0"})["symbols"]) == 500
+assert len(session.answer("page", {"text": "given", "page": "0"})["symbols"]) == 500
 unit = f"{unit_state}1.2"
-step = session.answer("step", {"text": "few", "unit": unit, "at": "40"})
-json.dumps([about, step, session.answer("cell", {"text": "few", "unit": unit})])
+step = session.answer("step", {"text": "given", "unit": unit, "at": "40"})
+json.dumps([about, step, session.answer("cell", {"text": "given", "unit": unit})])
 assert {row["name"] for row in step["quantities"]} == set(cell.words)
 assert all(row["equation"] and row["lines"] for row in step["quantities"])
 
@@ -253,8 +270,9 @@ print("all of it")
 def run_relmo(folder: Path, plugins: str | None, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Python in a folder, with the variable that names files of cells."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    environment |= {} if plugins is None else {PLUGINS: plugins}
-    environment["PYTHONPATH"] = os.pathsep.join([str(Path(relmo.__file__).parents[1]), environment.get("EXTRA", "")])
+    environment |= {"PYTHONPATH": str(Path(relmo.__file__).parents[1])} | (
+        {} if plugins is None else {PLUGINS: plugins}
+    )
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
@@ -272,3 +290,142 @@ def test_a_cell_of_the_user_works_with_every_command(name: str, options: str, tm
     (tmp_path / "mine.py").write_text(LEAKY + MATRIX)
     done = run_relmo(tmp_path, str(tmp_path / "mine.py"), "-c", SCRIPT, name, options)
     assert done.stdout.endswith("all of it\n"), done.stdout[-2000:] + done.stderr[-4000:]
+
+
+@pytest.fixture
+def plain_cells() -> Iterator[None]:
+    """Remove the cells that a test registers."""
+    before = dict(CELLS)
+    yield
+    CELLS.clear()
+    CELLS.update(before)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of a bundled model that names a cell which is a file of its folder and registered nowhere."""
+    bundled = find_bundled("hello")
+    assert bundled is not None
+    folder = tmp_path_factory.mktemp("models") / "mine"
+    shutil.copytree(bundled, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["settings"]["model"]["cell"] = "leaky"
+    (folder / "config.json").write_text(json.dumps(config))
+    for name in ("leaky.py", "relmo_plugin_leaky.py", "plugins.py"):
+        (folder / name).write_text("open('executed', 'w').close()\n" + LEAKY)
+    return folder
+
+
+@pytest.mark.parametrize("plugins", [None, ""])
+def test_a_model_with_an_unknown_cell_says_how_to_register_it_and_executes_nothing(
+    model: Path, plugins: str | None
+) -> None:
+    done = run_relmo(model, plugins, "-m", "relmo", "info", ".")
+    assert done.returncode == 2
+    assert "'leaky'" in done.stderr
+    assert PLUGINS in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (model / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "token"),
+    [(None, "No such file"), ("def f(", "never closed"), ("import no_such_module", "no_such_module")],
+)
+def test_a_plugin_that_cannot_be_imported_is_a_short_error(file: str | None, token: str, tmp_path: Path) -> None:
+    if file is not None:
+        (tmp_path / "mine.py").write_text(file)
+    done = run_relmo(tmp_path, "mine.py", "-m", "relmo", "cells")
+    assert done.returncode == 2
+    assert token in done.stderr
+    assert done.stderr.startswith(f"error: {PLUGINS}: mine.py")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_cell_of_an_installed_package_is_registered_by_its_entry_point(tmp_path: Path) -> None:
+    (tmp_path / "some_cells.py").write_text(LEAKY.replace('@relmo.register_cell("leaky")\n', ""))
+    metadata = tmp_path / "some_cells-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: some-cells\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[{GROUP}]\nleaky = some_cells:LeakyCell\n")
+    (tmp_path / "few.txt").write_text("Alice was beginning to get very tired. " * 40)
+    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from relmo.cli import main; main()"
+    assert "leaky" in run_relmo(tmp_path, None, "-c", script, "cells").stdout
+    options = "--cell leaky --cell-options gain=3.0 --forget-bias 2 --hidden 4 --epochs 1 --batch 2 --unroll 10 --quiet"
+    done = run_relmo(tmp_path, None, "-c", script, "train", "lm", "few.txt", *options.split(), "--out", "lm")
+    assert done.returncode == 0, done.stderr
+    assert "leaky" in run_relmo(tmp_path, None, "-c", script, "info", "lm").stdout
+
+
+def test_importing_the_registry_imports_no_torch(tmp_path: Path) -> None:
+    done = run_relmo(tmp_path, None, "-c", "import relmo, sys; relmo.register_cell; assert 'torch' not in sys.modules")
+    assert done.returncode == 0, done.stderr
+    assert relmo.Cell is Cell
+    assert relmo.register_cell is register_cell
+
+
+class Minimal(Cell):
+    """A cell whose declarations tests replace."""
+
+    declared: ClassVar[list[Quantity]] = [state("h", 3, role="output")]
+
+    def __init__(self, input_size: int, hidden_size: int, *, scale: float = 1.0):
+        super().__init__(input_size, hidden_size)
+        self.weight = torch.nn.Parameter(torch.zeros(hidden_size, input_size))
+
+    def quantities(self) -> list[Quantity]:
+        return self.declared
+
+    def step(self, x: Tensor, state: State, *, record: Record = unchanged) -> tuple[Tensor, State]:
+        return x, state
+
+
+@pytest.mark.usefixtures("plain_cells")
+def test_registering_replaces_the_cell_of_that_name_and_reads_the_options() -> None:
+    assert register_cell("minimal")(Minimal) is Minimal
+    assert CELLS["minimal"].options == {"scale": 1.0}
+    assert make_cell("minimal", 3, scale=2.0)(2).name == "minimal"
+    for name in ("two words", "a-b", "", "1st"):
+        with pytest.raises(ValueError, match="name"):
+            register_cell(name)
+
+
+class NoStep(Cell):
+    def quantities(self) -> list[Quantity]:
+        return []
+
+
+@pytest.mark.parametrize(("cell", "token"), [(int, "Cell"), (Cell, "quantities or step"), (NoStep, "step")])
+def test_classes_that_are_no_cells_cannot_be_registered(cell: type, token: str) -> None:
+    with pytest.raises(ValueError, match=token):
+        register_cell("new")(cell)
+    assert "new" not in CELLS
+
+
+H = state("h", 3, role="output")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "token"),
+    [
+        ({"declared": []}, "first quantity"),
+        ({"declared": [state("c", 3), H]}, "first quantity"),
+        ({"declared": [H, state("memory", 3)]}, "'memory'"),
+        ({"declared": [H, state("x", 3)]}, "'x'"),
+        ({"declared": [H, state("c", 3), gate("c", 3, description="")]}, "h c c"),
+        ({"declared": [H, state("c")]}, "c has no shape"),
+        ({"declared": [H, state("c", 3.0)]}, "c has no shape"),  # type: ignore[arg-type]
+        ({"declared": [state("h", 5)]}, "output size"),
+        ({"declared": [Quantity("h", (3,), "output", "output")]}, "initial"),
+        ({"declared": [H, state("c", 3, initial="start")]}, "'start'"),
+        ({"keeps": "f"}, "'f'"),
+        ({"recurrent": ("weight_hh",)}, "weight_hh"),
+        ({"equations": lambda self: {"z": "x"}}, "z"),
+    ],
+)
+@pytest.mark.usefixtures("plain_cells")
+def test_inconsistent_declarations_are_errors_when_a_cell_is_made(attributes: dict[str, Any], token: str) -> None:
+    check_cell(Minimal(2, 3))
+    register_cell("broken")(type("Broken", (Minimal,), attributes))
+    with pytest.raises(ValueError, match=token):
+        make_cell("broken", 3)(2)

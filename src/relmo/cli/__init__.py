@@ -26,6 +26,7 @@ from relmo.cli.serve import explore, serve
 from relmo.cli.terminal import find_broken_stream, make_console, prepare_streams, print_message, silence
 from relmo.cli.train import make, settings_from_files, train_command
 from relmo.errors import NO_MEMORY, RelmoError, SettingError, describe_os_error, one_line
+from relmo.registry import load_plugins
 from relmo.settings.kinds import KINDS
 from relmo.text.corpus import STDIN
 
@@ -36,6 +37,12 @@ OUT_OF_MEMORY = (  # messages of torch
     "DefaultCPUAllocator: can't allocate memory",
 )
 ENABLE_ZSH_COMPLETION = "autoload -Uz compinit && compinit"
+
+try:
+    load_plugins()
+except SettingError as error:  # here, since the choices of options include the cells of plugins
+    print_message(f"error: {one_line(str(error))}")
+    sys.exit(2)
 
 app = App(
     name="relmo",

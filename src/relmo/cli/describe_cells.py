@@ -5,8 +5,8 @@ from typing import Any
 
 from relmo.cli.options import Json
 from relmo.cli.terminal import print_json, print_table
-from relmo.errors import SettingError
-from relmo.registry import cell_class, cell_entry, cell_names
+from relmo.errors import SettingError, quote
+from relmo.registry import UNKNOWN_CELL_ADVICE, cell_class, cell_entry, cell_names
 
 HIDDEN, INPUT = 128, 96  # sizes of the cells that are described
 PAPER = re.compile(r"^\w.*?\b(?:19|20)\d\d, .+$", re.MULTILINE)
@@ -25,7 +25,9 @@ def list_cells(name: str | None = None, *, json: Json = False) -> None:
         name: A cell, to print its equations, all quantities of a step and the help of its options.
     """
     if name is not None and name not in cell_names():
-        raise SettingError(f"Unknown cell {name!r}; expected one of {', '.join(cell_names())}.")
+        raise SettingError(
+            f"Unknown cell {quote(name)}; expected one of {', '.join(cell_names())}{UNKNOWN_CELL_ADVICE}"
+        )
     records = [gather_cell(cell) for cell in ([name] if name else cell_names())]
     if json:
         print_json(records[0] if name else records)
@@ -104,7 +106,5 @@ def _print_cell(record: dict[str, Any]) -> None:
         shape = " × ".join(symbols.get(size, str(size)) for size in quantity["shape"])
         low, high = (f"{bound:g}".replace("inf", "∞") for bound in (quantity["low"], quantity["high"]))
         initial = "" if quantity["initial"] is None else f"{quantity['initial']}"
-        rows.append(
-            [quantity["name"], quantity["role"], quantity["description"], shape, f"{low} … {high}", initial]
-        )
+        rows.append([quantity["name"], quantity["role"], quantity["description"], shape, f"{low} … {high}", initial])
     print_table(columns, rows, left=range(len(columns)))
