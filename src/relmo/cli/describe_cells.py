@@ -9,7 +9,7 @@ from relmo.errors import SettingError, quote
 from relmo.registry import UNKNOWN_CELL_ADVICE, cell_class, cell_entry, cell_names
 
 HIDDEN, INPUT = 128, 96  # sizes of the cells that are described
-PAPER = re.compile(r"^\w.*?\b(?:19|20)\d\d, .+$", re.MULTILINE)
+PAPER = re.compile(r"\w[^,]*\b(?:19|20)\d\d, ")  # authors and year
 EQUATION = re.compile(r"^\w'?\s+= ")
 
 
@@ -53,7 +53,7 @@ def gather_cell(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "about": "\n".join(lines).replace("\n\n\n", "\n\n").strip(),
-        "papers": PAPER.findall(module_doc),
+        "papers": _find_papers(module_doc),
         "is_parallel": has_scan(cell) and not cell.recurrent_matrices(),
         "states": list(cell.states),
         "gates": cell.gate_names,
@@ -63,17 +63,24 @@ def gather_cell(name: str) -> dict[str, Any]:
     }
 
 
+def _find_papers(doc: str) -> list[str]:
+    """Return the papers in a module's docstring, which start a line or follow a semicolon, and may be wrapped."""
+    papers: list[str] = []
+    for line in doc.replace(";  ", "\n").splitlines()[1:]:
+        if PAPER.match(line):
+            papers.append(line)
+        elif papers and line:
+            papers[-1] += f" {line}"
+        elif papers:
+            break
+    return papers
+
+
 def _format_row(record: dict[str, Any]) -> list[str]:
-    paper = record["papers"][0].partition(";")[0] if record["papers"] else ""
+    states, gates = " ".join(record["states"]), " ".join(record["gates"])
     parallel = "parallel" if record["is_parallel"] else "sequential"
-    return [
-        record["name"],
-        " ".join(record["states"]),
-        " ".join(record["gates"]),
-        parallel,
-        _format_options(record["options"]),
-        paper,
-    ]
+    options, paper = _format_options(record["options"]), next(iter(record["papers"]), "")
+    return [record["name"], states, gates, parallel, options, paper]
 
 
 def _format_options(options: dict[str, Any]) -> str:
