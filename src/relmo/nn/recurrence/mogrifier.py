@@ -12,7 +12,6 @@ from torch.nn.functional import linear
 from relmo.nn.recurrence.base import Quantity, Record, StackedCell, State, gate, state, unchanged
 
 ROUND_GATES = "pqrstuvwyz"  # the gate of each round; x is the input
-TRUNCATED_STD = 0.8796  # standard deviation of a standard normal variable between -2 and 2
 
 
 class MogrifierLSTMCell(StackedCell):
@@ -34,8 +33,8 @@ class MogrifierLSTMCell(StackedCell):
     rank          rank of the matrices Q and R, products of two factors; None for full matrices
     forget_bias   initial bias of the forget gate; the other biases start at 0
 
-    Matrices start as in the authors' code, from a normal distribution with variance 1 / fan-in, cut at two standard
-    deviations.
+    Matrices start as in the authors' code, from a normal distribution with variance 1 / fan-in, but without its limit
+    of two standard deviations.
     """
 
     name = "mogrifier"
@@ -122,8 +121,7 @@ class MogrifierLSTMCell(StackedCell):
             if name.startswith("bias"):
                 nn.init.zeros_(weight)
             else:
-                std = 1 / (TRUNCATED_STD * math.sqrt(weight.shape[-1]))
-                nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+                nn.init.normal_(weight, std=1 / math.sqrt(weight.shape[-1]))
         nn.init.constant_(self.bias_ih[self._forget_rows], self.forget_bias)
 
     def initialise(self) -> None:
