@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from relmo.models.vectors import WordVectors as WordVectors
     from relmo.networks.elmo import Elmo as Elmo
     from relmo.nn.pooling import ScalarMix as ScalarMix
+    from relmo.nn.recurrence import Cell as Cell
+    from relmo.nn.recurrence import Quantity as Quantity
+    from relmo.registry import register_cell as register_cell
     from relmo.runs.train import train as train
     from relmo.tasks.classifier import Classifier as Classifier
     from relmo.tasks.classifier import SentencePairs as SentencePairs
@@ -28,6 +31,9 @@ _PUBLIC = {
     "train": "relmo.runs.train",
     "Elmo": "relmo.networks.elmo",
     "ScalarMix": "relmo.nn.pooling",
+    "Cell": "relmo.nn.recurrence",
+    "Quantity": "relmo.nn.recurrence",
+    "register_cell": "relmo.registry",
 } | {name: module for module, name in (kind.model.split(":") for kind in KINDS.values())}
 __all__ = [*sorted(_PUBLIC), "__version__"]
 

@@ -17,10 +17,13 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from relmo.errors import SettingError
+
 BASIC_CELLS = ("elman", "gru", "lstm")
 """Cells of textbooks, which comparisons show by default."""
 GROUP = "relmo.cells"
 PLUGINS = "RELMO_PLUGINS"
+UNKNOWN_CELL_ADVICE = f"; for a cell of your own, set {PLUGINS} to the file or module that registers it"
 SIZES = ("self", "input_size", "hidden_size")
 
 T = TypeVar("T", bound=type)
@@ -54,6 +57,9 @@ CELLS: dict[str, CellEntry] = {
     "mingru": _built_in("mingru:MinGRUCell"),
     "minlstm": _built_in("minlstm:MinLSTMCell", forget_bias=1.0),
     "rglru": _built_in("rglru:RGLRUCell", heads=1),
+    "multiplicative": _built_in("multiplicative:MultiplicativeLSTMCell", variant="openai", forget_bias=1.0),
+    "rum": _built_in("rum:RUMCell", rotations=0, eta=None, forget_bias=1.0),
+    "mogrifier": _built_in("mogrifier:MogrifierLSTMCell", rounds=5, rank=None, forget_bias=1.0),
 }
 """Cells by name, in the order of lists. The options repeat those of the class, so that settings can be checked without
 importing torch; a test compares them."""
@@ -68,6 +74,11 @@ def register_cell(name: str) -> Callable[[T], T]:
         raise ValueError(f"{name!r} is not a valid name of a cell; use letters, digits and underscores.")
 
     def register(cell: T) -> T:
+        base = import_module("relmo.nn.recurrence.base").Cell
+        if not issubclass(cell, base):
+            raise ValueError(f"{cell.__name__} cannot be registered, as it is not a subclass of relmo.Cell.")
+        if missing := [method for method in ("quantities", "step") if getattr(cell, method) is getattr(base, method)]:
+            raise ValueError(f"{cell.__name__} cannot be registered, as it does not define {' or '.join(missing)}.")
         parameters = inspect.signature(cell).parameters.values()
         options = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in SIZES}
         CELLS[name] = CellEntry(cell, options)
@@ -88,16 +99,18 @@ def _entry_points() -> dict[str, Any]:
 def load_plugins() -> None:
     """Import the modules and files of RELMO_PLUGINS, once."""
     for plugin in filter(None, os.environ.get(PLUGINS, "").split(os.pathsep)):
-        path = Path(plugin)
-        if path.suffix != ".py":
-            import_module(plugin)
-            continue
-        spec = spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = module_from_spec(spec)
-        sys.modules[path.stem] = module
-        spec.loader.exec_module(module)
+        try:
+            if not plugin.endswith(".py"):
+                import_module(plugin)
+                continue
+            name = f"relmo_plugin_{Path(plugin).stem}"  # which hides no module of the same name
+            spec = spec_from_file_location(name, plugin)
+            assert spec is not None
+            assert spec.loader is not None
+            sys.modules[name] = module_from_spec(spec)
+            spec.loader.exec_module(sys.modules[name])
+        except (ImportError, OSError, SyntaxError, ValueError) as error:
+            raise SettingError(f"{PLUGINS}: {plugin} cannot be imported: {error}") from error
 
 
 def cell_names() -> tuple[str, ...]:
@@ -113,17 +126,13 @@ def cell_entry(name: str) -> CellEntry:
     if name not in CELLS and name in _entry_points():
         register_cell(name)(_entry_points()[name].load())
     if name not in CELLS:
-        raise LookupError(
-            f"Unknown cell {name!r}; expected one of {', '.join(cell_names())}. For a cell of your own, import the "
-            f"module that registers it, or name its file in the environment variable {PLUGINS}."
-        )
+        raise LookupError(f"Unknown cell {name!r}; expected one of {', '.join(cell_names())}{UNKNOWN_CELL_ADVICE}")
     return CELLS[name]
 
 
 def cells_with(option: str) -> tuple[str, ...]:
-    """Return the names of the cells that have an option; those of entry points only once they are imported."""
-    load_plugins()
-    return tuple(name for name, entry in CELLS.items() if option in entry.options)
+    """Return the names of the cells that have an option; this imports the cells of entry points."""
+    return tuple(name for name in cell_names() if option in cell_entry(name).options)
 
 
 def cell_class(name: str) -> Any:

@@ -17,6 +17,7 @@ from relmo.cli.analyse.meaning import meaning
 from relmo.cli.analyse.memory import connectivity, counting, gradients, source_gradients, truncation
 from relmo.cli.analyse.syntax import agreement, number_units
 from relmo.cli.analyse.units import cells, compare, trace
+from relmo.cli.describe_cells import list_cells
 from relmo.cli.language import embed, generate, surprisal
 from relmo.cli.mistakes import check_numbers, explain_mistake
 from relmo.cli.models import convert, info
@@ -25,6 +26,7 @@ from relmo.cli.serve import explore, serve
 from relmo.cli.terminal import find_broken_stream, make_console, prepare_streams, print_message, silence
 from relmo.cli.train import make, settings_from_files, train_command
 from relmo.errors import NO_MEMORY, RelmoError, SettingError, describe_os_error, one_line
+from relmo.registry import load_plugins
 from relmo.settings.kinds import KINDS
 from relmo.text.corpus import STDIN
 
@@ -35,6 +37,12 @@ OUT_OF_MEMORY = (  # messages of torch
     "DefaultCPUAllocator: can't allocate memory",
 )
 ENABLE_ZSH_COMPLETION = "autoload -Uz compinit && compinit"
+
+try:
+    load_plugins()
+except SettingError as error:  # here, since the choices of options include the cells of plugins
+    print_message(f"error: {one_line(str(error))}")
+    sys.exit(2)
 
 app = App(
     name="relmo",
@@ -52,6 +60,7 @@ app.command(train)
 commands: list[Any] = [make, embed, evaluate, predict, generate, surprisal, serve, explore, info, convert]
 for command in commands:
     app.command(command)
+app.command(list_cells, name="cells")
 analyse = App(name="analyse", help="Analyse a model: its states, gates and units.")
 analyses: list[Any] = [trace, cells, gradients, connectivity, source_gradients, truncation, counting]
 for command in [*analyses, agreement, number_units, compare, meaning]:

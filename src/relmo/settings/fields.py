@@ -58,10 +58,11 @@ ENABLED, DISABLED = "enabled", "disabled"
 
 
 class OneOf:
-    """Choices of a string setting that may grow while the program runs, such as the registered cells."""
+    """Choices of a string setting that may grow while the program runs, such as the registered cells; `advice` ends the
+    message on an unknown one."""
 
-    def __init__(self, names: Callable[[], tuple[str, ...]]):
-        self.names = names
+    def __init__(self, names: Callable[[], tuple[str, ...]], advice: str = ""):
+        self.names, self.advice = names, advice
 
 
 class Only:
@@ -169,7 +170,8 @@ def convert_setting(value: Any, hint: Any, name: str) -> Any:
             for entry in value[: bounds.max_length]:
                 convert_setting(entry, typing.get_args(declared)[0], name)
             raise SettingError(f"{name} must have at most {bounds.max_length} values, not {len(value):,}") from None
-        raise SettingError(f"{name} must be {_describe(declared, bounds, value)}") from None
+        advice = "".join(extra.advice for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, OneOf))
+        raise SettingError(f"{name} must be {_describe(declared, bounds, value)}{advice}") from None
 
 
 def _unwrap(hint: Any) -> tuple[Any, Any, bool]:

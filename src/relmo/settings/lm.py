@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from relmo.errors import SettingError, quote
-from relmo.registry import cell_names, cells_with
+from relmo.registry import UNKNOWN_CELL_ADVICE, cell_names, cells_with
 from relmo.settings import fields as f
 from relmo.settings.kinds import check_cell_options
 from relmo.settings.sections import CellOptions, TrainSettings
 
 RECURRENT, NEURAL = f.Only(cell=cell_names), f.Only(cell=lambda: (*cell_names(), "feedforward"))
-NetworkName = Annotated[str, f.OneOf(lambda: (*cell_names(), "ngram", "feedforward"))]
+NetworkName = Annotated[str, f.OneOf(lambda: (*cell_names(), "ngram", "feedforward"), UNKNOWN_CELL_ADVICE)]
 
 
 class TextSettings(f.SettingsSection):

@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from relmo.errors import SettingError
-from relmo.registry import cell_names
+from relmo.registry import UNKNOWN_CELL_ADVICE, cell_names
 from relmo.settings import fields as f
 from relmo.settings.kinds import check_cell_options
 
-CellName = Annotated[str, f.OneOf(cell_names)]
+CellName = Annotated[str, f.OneOf(cell_names, UNKNOWN_CELL_ADVICE)]
 CellOptions = f.Names
 NONE = NO_CACHE = "none"
 ELMO = f.Only(elmo=f.ENABLED)

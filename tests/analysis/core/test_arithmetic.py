@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.analysis.core.one_step import MAX_LENGTH, OneStep, WorkedEquation
-from relmo.analysis.core.stack import record_step
+from relmo.analysis.core.one_step import MAX_LENGTH, WorkedEquation
 from relmo.errors import SettingError
 from relmo.nn.recurrence import Cell
 from relmo.nn.recurrence.base import Quantity, Record, State, gate, state, unchanged
@@ -16,6 +15,7 @@ from relmo.nn.recurrence.elman import ElmanCell
 from relmo.nn.recurrence.gru import GRUCell
 from relmo.nn.recurrence.lstm import LSTMCell
 from relmo.registry import cell_class, cell_names
+from support.equations import assert_equations_hold, random_step
 
 INPUT, HIDDEN = 4, 8  # hidden units that can be split into 2, 4 or 8 heads
 
@@ -25,33 +25,6 @@ VARIANTS: dict[str, Callable[[], Cell]] = {
     "projected lstm": lambda: LSTMCell(INPUT, HIDDEN, projection=2, projection_clip=0.05),
     "coupled lstm with peepholes": lambda: LSTMCell(INPUT, HIDDEN, coupled=True, peephole=True),
 }
-
-
-def random_step(cell: Cell) -> OneStep:
-    """Return the fourth step of a cell, in float64, all of whose weights differ from their initial values."""
-    torch.manual_seed(1)
-    cell = cell.double()
-    with torch.no_grad():
-        for parameter in cell.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-        state = cell.initial_state(1)
-        for _ in range(4):
-            x, before = torch.randn(1, cell.input_size).double(), state
-            quantities, state = record_step(cell, cell.project_input(x), before)
-    arrays = {name: tensor[0].numpy() for name, tensor in quantities.items()}
-    states = {name: tensor[0].numpy() for name, tensor in zip(cell.states, before, strict=True)}
-    return OneStep(cell, x[0].numpy(), states, arrays)
-
-
-def assert_equations_hold(step: OneStep) -> None:
-    for quantity in step.cell.equations():
-        equation = step.work_out(quantity)
-        assert equation is not None, quantity
-        values = step.after[quantity].ravel()
-        np.testing.assert_allclose(equation.value.ravel(), values, atol=1e-6, err_msg=quantity)
-        for unit in (0, len(values) // 2, len(values) - 1):
-            last = equation.lines(unit)[-1].replace("\N{MINUS SIGN}", "-")
-            assert float(last) == pytest.approx(values[unit], abs=6e-4), quantity
 
 
 @pytest.mark.parametrize("name", cell_names())

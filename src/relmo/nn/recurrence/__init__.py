@@ -5,10 +5,9 @@ A cell is the only definition of its equations. To add one, write a class as `Ce
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from relmo.nn.recurrence.base import Cell, Quantity, Record, State, gate, initialise, state, unchanged
+from relmo.nn.recurrence.base import Cell, Quantity, Record, State, check_cell, gate, initialise, state, unchanged
 from relmo.registry import cell_class, register_cell
 
 __all__ = [
@@ -17,6 +16,7 @@ __all__ = [
     "Record",
     "State",
     "cell_class",
+    "check_cell",
     "gate",
     "initialise",
     "make_cell",
@@ -27,5 +27,15 @@ __all__ = [
 
 
 def make_cell(name: str, hidden: int, **options: Any) -> Callable[[int], Cell]:
-    """Return a function that creates this cell for an input size."""
-    return partial(cell_class(name), hidden_size=hidden, **options)
+    """Return a function that creates this cell for an input size.
+
+    The function raises `ValueError` for sizes and options that do not go together, and for a cell that is not declared
+    as `Cell` documents.
+    """
+
+    def create(input_size: int) -> Cell:
+        cell = cell_class(name)(input_size, hidden, **options)
+        check_cell(cell)
+        return cell
+
+    return create

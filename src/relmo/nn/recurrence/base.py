@@ -37,7 +37,7 @@ class Quantity(NamedTuple):
                   otherwise gate or candidate, or output if the output is not carried
     description   in words, for tables and labels
     low, high     range of the values
-    initial       value before the first step, if it is carried: a constant, or the name of a parameter
+    initial       value before the first step, if it is carried: a constant, or the name of a parameter or property
     """
 
     name: str
@@ -227,6 +227,37 @@ class Cell(nn.Module):
     def forward(self, x: Tensor, state: State, record: Record = unchanged) -> tuple[Tensor, State]:
         """Return the output (B, O) and the new state of x (B, I) and the state."""
         return self.step(self.project_input(x), state, record=record)
+
+
+def check_cell(cell: Cell) -> None:
+    """Raise `ValueError` if the declarations of a cell are inconsistent."""
+    quantities = list(cell.quantities())
+    names = [quantity.name for quantity in quantities]
+    problem = None
+    if names[:1] != ["h"]:
+        problem = "the first quantity must be h, the output"
+    elif invalid := [name for name in names if len(name) != 1 or not name.isalpha() or name == "x"]:
+        problem = f"names of quantities are single letters other than x, not {invalid[0]!r}"
+    elif len({*names}) < len(names):
+        problem = f"each quantity needs a name of its own, not {' '.join(names)}"
+    elif shapeless := [q.name for q in quantities if not q.shape or not all(isinstance(n, int) for n in q.shape)]:
+        problem = f"the quantity {shapeless[0]} has no shape; vectors have the shape (hidden_size,)"
+    elif quantities[0].shape != (cell.output_size,):
+        problem = f"h has the shape {quantities[0].shape}, but the output size is {cell.output_size}"
+    elif not cell.states:
+        problem = "no quantity is carried; a state needs an initial value"
+    elif not cell.weights():
+        problem = "it has no parameters"
+    elif missing := [str(q.initial) for q in quantities if isinstance(q.initial, str) and not hasattr(cell, q.initial)]:
+        problem = f"the initial value {missing[0]!r} is not an attribute of the cell"
+    elif cell.keeps is not None and cell.keeps not in cell.gate_names:
+        problem = f"keeps names {cell.keeps!r}, which is not a gate"
+    elif unknown := {*cell.recurrent} - {name for name, _ in cell.named_parameters()}:
+        problem = f"recurrent names {', '.join(sorted(unknown))}, which is not a parameter"
+    elif unknown := {*cell.equations()} - {*names}:
+        problem = f"there are equations of {', '.join(sorted(unknown))}, which is not declared"
+    if problem is not None:
+        raise ValueError(f"{type(cell).__name__}: {problem}.")
 
 
 def _substitute(module: Any, weights: Mapping[str, Tensor], prefix: str = "") -> Any:
