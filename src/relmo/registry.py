@@ -50,6 +50,8 @@ CELLS: dict[str, CellEntry] = {
     ),
     "gru": _built_in("gru:GRUCell"),
     "elman": _built_in("elman:ElmanCell", nonlinearity="tanh", identity=False),
+    "slstm": _built_in("slstm:SLSTMCell", heads=4),
+    "mlstm": _built_in("mlstm:MLSTMCell", heads=4),
 }
 """Cells by name, in the order of lists. The options repeat those of the class, so that settings can be checked without
 importing torch; a test compares them."""

@@ -297,6 +297,18 @@ class StackedCell(Cell):
                 (nn.init.zeros_ if weight.dim() == 1 else nn.init.xavier_uniform_)(weight)
 
 
+def head_size(hidden_size: int, heads: int) -> int:
+    """Return the number of units of each head."""
+    if heads < 1 or hidden_size % heads:
+        raise ValueError(f"{heads} heads do not divide {hidden_size} hidden units; choose another number of heads.")
+    return hidden_size // heads
+
+
+def small_normal_(weight: Tensor) -> Tensor:
+    """Draw a matrix from a normal distribution of variance 2 / (5 * columns) (Nguyen & Salazar 2019)."""
+    return nn.init.normal_(weight, std=math.sqrt(2 / (5 * weight.shape[-1])))
+
+
 def orthogonal_(tensor: Tensor) -> Tensor:
     """Apply torch's function, which is slow in large layers; loading a model skips it by this name."""
     if has_torch_function((tensor,)):
