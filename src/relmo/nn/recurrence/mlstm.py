@@ -171,8 +171,8 @@ class MLSTMCell(Cell):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return what is read at each of L steps (B, heads, L, d), and C, n and m after the last one.
 
-        With F_t the sum of log f up to step t, the content of step s has in C_t the weight exp(F_t - F_s + log i_s), and
-        the state before the chunk has exp(F_t + m). m_t is the largest of these exponents. All contain F_t, so that
+        With F_t the sum of log f up to step t, the content of step s has in C_t the weight exp(F_t - F_s + log i_s),
+        and the state before the chunk has exp(F_t + m). m_t is the largest of these exponents. All contain F_t, so that
         only log i_s - F_s and m are compared, and one running maximum gives those of all steps.
         """
         total = log_f.cumsum(-1)

@@ -136,18 +136,18 @@ class SLSTMCell(Cell):
             steps = x.to(dtype).unflatten(-1, (4, self.heads, -1)).permute(1, 3, 0, 2, 4).flatten(3).contiguous()
             start = [part.to(dtype).unflatten(-1, (self.heads, -1)).transpose(0, 1).contiguous() for part in state]
             mask = None if mask is None else mask.T[:, None, :, None]  # (T, 1, B, 1)
-            columns = _Recurrence.apply(steps, *start, self.weight_hh.to(dtype), mask)[:4]
-        final = (column[-1].transpose(0, 1).flatten(1) for column in columns)
-        y = columns[0].permute(2, 0, 1, 3).flatten(2)
+            hs, *memory = _Recurrence.apply(steps, *start, self.weight_hh.to(dtype), mask)[:4]
+        final = (part.transpose(0, 1).flatten(1) for part in (hs[-1], *memory))
+        y = hs.permute(2, 0, 1, 3).flatten(2)
         return y, tuple(part.to(before.dtype) for part, before in zip(final, state, strict=True))
 
 
 class _Recurrence(torch.autograd.Function):
     """All steps of the cell with a backward pass of its own, in which each weight gradient is one large product.
 
-    Forward returns h, c, n and m (heads, B, d) after each step, and for the backward pass the pre-activation of f and
-    the gates i, f, o and z of each step. Only operations out of place are used, from which torch generates the rule for
-    `vmap`.
+    Forward returns h (heads, B, d) after each step, c, n and m after the last one, and for the backward pass c, n, the
+    pre-activation of f, and i, f, o and z of each step. Only operations out of place are used, from which torch
+    generates the rule for `vmap`.
     """
 
     generate_vmap_rule = True
@@ -168,8 +168,9 @@ class _Recurrence(torch.autograd.Function):
             if mask is not None:
                 new = [torch.where(mask[t], after, before) for after, before in zip(new, (h, c, n, m), strict=True)]
             h, c, n, m = new
-            rows.append((h, c, n, m, a_f, i, f, o, z))
-        return tuple(torch.stack(tensors) for tensors in zip(*rows, strict=True))
+            rows.append((h, c, n, a_f, i, f, o, z))
+        hs, *saved = (torch.stack(tensors) for tensors in zip(*rows, strict=True))
+        return hs, c, n, m, *saved
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -178,39 +179,37 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *d_states: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_hs: Tensor, d_c: Tensor, d_n: Tensor, d_m: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         """Compute the gradients of the pre-activations step by step, with factors from the forward pass.
 
         The gradient of m' other than through the scale of c' and n' is e = dm - c' dc - n' dn. It is zero unless the
         loss reads these states themselves, and max(…) passes it to m or to the input gate.
         """
-        h_0, c_0, n_0, m_0, weight, mask, hs, cs, ns, ms, a_f, i, f, o, z = ctx.saved_tensors
-        d_hs, d_cs, d_ns, d_ms = d_states[:4]
+        h_0, c_0, n_0, _, weight, mask, hs, c, n, _, cs, ns, a_f, i, f, o, z = ctx.saved_tensors
         past_h, past_c, past_n = (
             torch.cat([first.unsqueeze(0), rest[:-1]]) for first, rest in ((h_0, hs), (c_0, cs), (n_0, ns))
         )
         is_past = (f >= i).to(f)  # the larger of the two is 1: whether m' = log f + m
-        excess = d_ms - cs * d_cs - ns * d_ns
         to_a = torch.sigmoid(-a_f)
         to_c = o / ns
         if mask is not None:  # a step that keeps the state has the gates i = 0 and f = 1, and reads nothing
             i, to_a, to_c = (torch.where(mask, factor, 0.0) for factor in (i, to_a, to_c))
             f, is_past, ns = (torch.where(mask, factor, 1.0) for factor in (f, is_past, ns))  # n may still be 0
-        to_n, to_o, to_z = -to_c * cs / ns, to_c * cs * (1 - o), i * (1 - z.square())
+        to_o = to_c * cs
+        to_n, to_o, to_z = to_o / ns, to_o * (1 - o), i * (1 - z.square())
         from_i, from_c, from_n = i * z, f * past_c, f * past_n
-        d_h, d_c, d_n, e = (torch.zeros_like(h_0) for _ in range(4))
+        e, d_h = d_m - c * d_c - n * d_n, torch.zeros_like(h_0)
         rows: list[Tensor] = []
         for t in range(len(f) - 1, -1, -1):
-            d_h, e = d_h + d_hs[t], e + excess[t]
-            d_c, d_n = torch.addcmul(d_c + d_cs[t], d_h, to_c[t]), torch.addcmul(d_n + d_ns[t], d_h, to_n[t])
+            d_h = d_h + d_hs[t]
+            d_c, d_n = torch.addcmul(d_c, d_h, to_c[t]), torch.addcmul(d_n, d_h, to_n[t], value=-1)
             kept = e * is_past[t]
-            d_i = e - kept + d_c * from_i[t] + d_n * i[t]
-            d_f = kept + d_c * from_c[t] + d_n * from_n[t]
-            rows.append(torch.cat([d_i, d_f * to_a[t], d_c * to_z[t], d_h * to_o[t]], dim=2))
+            d_i = torch.addcmul(torch.addcmul(e - kept, d_c, from_i[t]), d_n, i[t])
+            d_m = torch.addcmul(torch.addcmul(kept, d_c, from_c[t]), d_n, from_n[t])
+            rows.append(torch.cat([d_i, d_m * to_a[t], d_c * to_z[t], d_h * to_o[t]], dim=2))
             before = rows[-1] @ weight
             d_h = before if mask is None else before + torch.where(mask[t], 0.0, d_h)
             d_c, d_n, e = d_c * f[t], d_n * f[t], kept
-        d_m = d_f
         d_x = torch.stack(rows[::-1])
         d_weight = d_x.transpose(0, 1).flatten(1, 2).mT @ past_h.transpose(0, 1).flatten(1, 2)
         return d_x, d_h, d_c, d_n, d_m, d_weight, None
