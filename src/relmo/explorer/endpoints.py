@@ -292,7 +292,8 @@ def _find_weights(model: LanguageModel | BiLM, stack: Stack, unit: Unit) -> Answ
     names = model.vocabulary.symbols
     if unit.layer == 0 and has_gates:
         for gate, matrix in unit_cell.input_matrices().items():
-            inputs = (network.encoder.embedding.weight @ matrix[unit.number]).cpu().numpy()
+            row = unit.number * len(matrix) // unit_cell.hidden_size  # a gate of a head serves all of its units
+            inputs = (network.encoder.embedding.weight @ matrix[row]).cpu().numpy()
             answer["symbols"][gate] = [[names[int(i)], weight] for i, weight in strongest(inputs)]
     is_output = unit.layer == len(stack.layers) - 1 and layer.projection is None
     if is_output and isinstance(network.softmax, FullSoftmax):

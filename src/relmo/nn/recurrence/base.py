@@ -140,7 +140,7 @@ class Cell(nn.Module):
         raise NotImplementedError
 
     def input_matrices(self) -> dict[str, Tensor]:
-        """Return the matrix (H, I) with which each gate or candidate reads x, by its name."""
+        """Return the matrix with which each gate or candidate reads x, by its name: (H, I), or one row per head."""
         return {}
 
     def recurrent_matrices(self) -> dict[str, Tensor]:

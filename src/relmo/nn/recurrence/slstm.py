@@ -24,6 +24,7 @@ from relmo.nn.recurrence.base import (
 )
 
 BLOCKS = ("i", "f", "z", "o")  # order of the stacked weights
+PIECE_STEPS = 32  # steps whose tensors fit the processor's cache
 NEVER = -1e4  # logarithm of the weight of the memory before the first step: its exponential is 0 in every precision
 
 
@@ -135,10 +136,15 @@ class SLSTMCell(Cell):
             # (B, T, 4H) -> (T, heads, B, 4d): the states of a head are the rows of one product
             steps = x.to(dtype).unflatten(-1, (4, self.heads, -1)).permute(1, 3, 0, 2, 4).flatten(3).contiguous()
             start = [part.to(dtype).unflatten(-1, (self.heads, -1)).transpose(0, 1).contiguous() for part in state]
-            mask = None if mask is None else mask.T[:, None, :, None]  # (T, 1, B, 1)
-            hs, *memory = _Recurrence.apply(steps, *start, self.weight_hh.to(dtype), mask)[:4]
-        final = (part.transpose(0, 1).flatten(1) for part in (hs[-1], *memory))
-        y = hs.permute(2, 0, 1, 3).flatten(2)
+            pieces = steps.split(PIECE_STEPS)
+            masks = [None] * len(pieces) if mask is None else mask.T[:, None, :, None].split(PIECE_STEPS)
+            weight, outputs = self.weight_hh.to(dtype), []
+            for piece, inside in zip(pieces, masks, strict=True):  # inside (T, 1, B, 1)
+                hs, *memory = _Recurrence.apply(piece, *start, weight, inside)[:4]
+                start = [hs[-1], *memory]
+                outputs.append(hs)
+        final = (part.transpose(0, 1).flatten(1) for part in start)
+        y = torch.cat(outputs).permute(2, 0, 1, 3).flatten(2)
         return y, tuple(part.to(before.dtype) for part, before in zip(final, state, strict=True))
 
 
