@@ -191,8 +191,10 @@ def strip(session: Session, query: Query) -> Answer:
     reader = session.reader(query.text)
     unit, states = reader.check_unit(query.unit), {}
     for name in reader.states:
-        if unit.number < reader.recorder.stack.layers[unit.layer].cell.sizes[name]:
-            states[name] = round_values(reader.values(query.index("page"), unit._replace(state=name)), 3)
+        number = reader.recorder.stack.layers[unit.layer].cell.corresponding_unit(unit.state, unit.number, name)
+        if number is not None:
+            values = reader.values(query.index("page"), unit._replace(state=name, number=number))
+            states[name] = round_values(values, 3)
     return {"states": states}
 
 
@@ -256,8 +258,9 @@ def cell(session: Session, query: Query) -> Answer:
     unit, saturation = reader.check_unit(query.unit), {}
     layer = reader.recorder.stack.layers[unit.layer]
     for gate in layer.cell.gate_names:
-        if unit.number < layer.cell.sizes[gate]:
-            array = reader.values(0, unit._replace(state=gate))
+        number = layer.cell.corresponding_unit(unit.state, unit.number, gate)
+        if number is not None:
+            array = reader.values(0, unit._replace(state=gate, number=number))
             saturation[gate] = [round(float(share), 3) for share in ((array < 0.1).mean(), (array > 0.9).mean())]
     event, array = query.get("event", "\n")[:64], reader.text_values(unit)
     positions = np.flatnonzero(np.array(reader.document.symbols) == event)
@@ -346,13 +349,14 @@ def step(session: Session, query: Query) -> Answer:
     quantities = []
     for name in dict.fromkeys([*(name for name in equations if name in traced.after), *traced.after]):
         expression, array = traced.work_out(name, names), traced.after[name]
+        number = traced.cell.corresponding_unit(unit.state, unit.number, name)
         quantities.append(
             {
                 "name": name,
                 "word": traced.cell.words[name],
                 "equation": equations.get(name, ""),
                 "state": name in traced.cell.states,
-                "lines": [] if expression is None or unit.number >= len(array) else expression.lines(unit.number),
+                "lines": [] if expression is None or number is None else expression.lines(number),
                 "values": round_values(array),
             }
         )

@@ -104,7 +104,7 @@ class Node:
             is_bracketed = text[0] == MINUS and place in ("negated", "factor", "divisor")
         else:
             text = self._write_operation(unit, level)
-            is_bracketed = self.kind in BRACKETED[place] and text[0] != "["
+            is_bracketed = self.kind in BRACKETED[place] and not (self.kind == "products" and text[0] == "[")
         return f"({text})" if is_bracketed else text
 
     def _write_operation(self, unit: int, level: int) -> str:

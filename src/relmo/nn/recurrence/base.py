@@ -192,6 +192,12 @@ class Cell(nn.Module):
         """Name of the state that remembers."""
         return next((name for name in self.states if self.specs[name].role == "memory"), self.states[0])
 
+    def corresponding_unit(self, source: str, unit: int, target: str) -> int | None:
+        """Return the unit of a quantity that belongs with a unit of another one, such as the gate of its head."""
+        if "h" in (source, target) and self.output_size != self.hidden_size:  # units of a projection are its own
+            return unit if unit < self.sizes[target] else None
+        return unit * self.sizes[target] // self.sizes[source]
+
     @classmethod
     def bare(cls, *sizes: int, **options: Any) -> Self:
         """Create a cell without weights, for `with_weights`."""
