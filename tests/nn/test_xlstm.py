@@ -236,3 +236,12 @@ def test_mlstm_is_the_paper_without_its_stabiliser() -> None:
         y, state = cell(x.unsqueeze(0), state)
         torch.testing.assert_close(y[0], expected, rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(state[0][0] * state[2][0].exp()[:, None, None], C)
+
+
+def test_units_correspond_to_the_gates_of_their_head() -> None:
+    cell = make_cell("mlstm", 8, heads=2)(INPUT)
+    assert [cell.corresponding_unit("h", unit, "f") for unit in range(8)] == [0] * 4 + [1] * 4
+    assert cell.corresponding_unit("f", 1, "h") == 4
+    projected = make_cell("lstm", 8, projection=2)(INPUT)
+    assert projected.corresponding_unit("c", 5, "h") is None
+    assert projected.corresponding_unit("h", 1, "f") == 1

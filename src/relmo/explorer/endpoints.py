@@ -357,7 +357,7 @@ def step(session: Session, query: Query) -> Answer:
                 "equation": equations.get(name, ""),
                 "state": name in traced.cell.states,
                 "lines": [] if expression is None or number is None else expression.lines(number),
-                "values": round_values(array),
+                "values": round_values(array.ravel()),  # of a matrix row by row
             }
         )
     begin = max(0, position - NUM_NEIGHBOURS)
@@ -371,7 +371,7 @@ def step(session: Session, query: Query) -> Answer:
         "symbols": document.symbols[begin : position + NUM_NEIGHBOURS + 1],
         "cell": traced.cell.describe(),
         "x": round_values(traced.x),
-        "before": {name: round_values(array) for name, array in traced.before.items()},
+        "before": {name: round_values(array.ravel()) for name, array in traced.before.items()},
         "quantities": quantities,
         "likely": [[symbol, round(p, 3)] for symbol, p in likely],
     }

@@ -22,7 +22,7 @@ from relmo.nn.recurrence.base import (
 )
 
 BLOCKS = ("q", "k", "v", "o", "i", "f")  # order of the stacked weights
-CHUNK_STEPS = 64  # steps that are computed at once
+CHUNK_STEPS = 48  # steps that are computed at once
 EPSILON = 1e-6  # of the denominator
 MAX_EXPONENT = 80.0  # the exponential of a larger one leaves the range of float32
 
@@ -161,20 +161,19 @@ class MLSTMCell(Cell):
             steps = [part.split(CHUNK_STEPS, dim=2) for part in (q, k, v, log_i, log_f)]
             parts = []
             for chunk in zip(*steps, strict=True):
-                r, C, n, m = self._scan_chunk(*chunk, C, n, m)
+                r, (C, n, m) = self._scan_chunk(chunk, (C, n, m))
                 parts.append(r)
             h = self._normalise(torch.cat(parts, dim=2).transpose(1, 2), torch.sigmoid(o))
         return h, tuple(after.to(before.dtype) for after, before in zip((C, n, m), state, strict=True))
 
-    def _scan_chunk(
-        self, q: Tensor, k: Tensor, v: Tensor, log_i: Tensor, log_f: Tensor, C: Tensor, n: Tensor, m: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _scan_chunk(self, steps: tuple[Tensor, ...], state: State) -> tuple[Tensor, State]:
         """Return what is read at each of L steps (B, heads, L, d), and C, n and m after the last one.
 
         With F_t the sum of log f up to step t, the content of step s has in C_t the weight exp(F_t - F_s + log i_s),
         and the state before the chunk has exp(F_t + m). m_t is the largest of these exponents. All contain F_t, so that
         only log i_s - F_s and m are compared, and one running maximum gives those of all steps.
         """
+        (q, k, v, log_i, log_f), (C, n, m) = steps, state
         total = log_f.cumsum(-1)
         content = log_i - total
         largest = torch.maximum(content.cummax(-1).values, m.unsqueeze(-1))  # m_t - F_t
@@ -189,4 +188,4 @@ class MLSTMCell(Cell):
         last = weights[..., -1, :, None] * k  # (B, heads, s, d)
         C = carried[..., -1:, :] * C + v.mT @ last
         n = carried[..., -1, :] * n + last.sum(-2)
-        return self._divide(numerator, denominator, all_m), C, n, all_m[..., -1]
+        return self._divide(numerator, denominator, all_m), (C, n, all_m[..., -1])
