@@ -194,7 +194,9 @@ class _Recurrence(torch.autograd.Function):
         u is h, or in the paper's variant c * o. The factors of all steps follow from the forward pass at once."""
         x, h_0, c_0, weight_hh, weight_mh, mask, hs, cs, a, m, sigmoids, g = ctx.saved_tensors
         H = h_0.shape[-1]
-        past_h, past_c = (torch.cat([first.unsqueeze(0), rest[:-1]]) for first, rest in ((h_0, hs), (c_0, cs)))
+        past_h, past_c = (
+            torch.cat([first.unsqueeze(0), rest[:-1]]) for first, rest in ((h_0, hs), (c_0, cs))
+        )
         i, f, o = sigmoids.chunk(3, dim=2)
         c = torch.addcmul(f * past_c, i, g) if mask is not None else cs
         if ctx.is_paper:
