@@ -60,6 +60,8 @@ CELLS: dict[str, CellEntry] = {
     "multiplicative": _built_in("multiplicative:MultiplicativeLSTMCell", variant="openai", forget_bias=1.0),
     "rum": _built_in("rum:RUMCell", rotations=0, eta=None, forget_bias=1.0),
     "mogrifier": _built_in("mogrifier:MogrifierLSTMCell", rounds=5, rank=None, forget_bias=1.0),
+    "slstm": _built_in("slstm:SLSTMCell", heads=4),
+    "mlstm": _built_in("mlstm:MLSTMCell", heads=4),
 }
 """Cells by name, in the order of lists. The options repeat those of the class, so that settings can be checked without
 importing torch; a test compares them."""

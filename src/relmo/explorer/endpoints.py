@@ -191,8 +191,10 @@ def strip(session: Session, query: Query) -> Answer:
     reader = session.reader(query.text)
     unit, states = reader.check_unit(query.unit), {}
     for name in reader.states:
-        if unit.number < reader.recorder.stack.layers[unit.layer].cell.sizes[name]:
-            states[name] = round_values(reader.values(query.index("page"), unit._replace(state=name)), 3)
+        number = reader.recorder.stack.layers[unit.layer].cell.corresponding_unit(unit.state, unit.number, name)
+        if number is not None:
+            values = reader.values(query.index("page"), unit._replace(state=name, number=number))
+            states[name] = round_values(values, 3)
     return {"states": states}
 
 
@@ -256,8 +258,9 @@ def cell(session: Session, query: Query) -> Answer:
     unit, saturation = reader.check_unit(query.unit), {}
     layer = reader.recorder.stack.layers[unit.layer]
     for gate in layer.cell.gate_names:
-        if unit.number < layer.cell.sizes[gate]:
-            array = reader.values(0, unit._replace(state=gate))
+        number = layer.cell.corresponding_unit(unit.state, unit.number, gate)
+        if number is not None:
+            array = reader.values(0, unit._replace(state=gate, number=number))
             saturation[gate] = [round(float(share), 3) for share in ((array < 0.1).mean(), (array > 0.9).mean())]
     event, array = query.get("event", "\n")[:64], reader.text_values(unit)
     positions = np.flatnonzero(np.array(reader.document.symbols) == event)
@@ -292,7 +295,8 @@ def _find_weights(model: LanguageModel | BiLM, stack: Stack, unit: Unit) -> Answ
     names = model.vocabulary.symbols
     if unit.layer == 0 and has_gates:
         for gate, matrix in unit_cell.input_matrices().items():
-            inputs = (network.encoder.embedding.weight @ matrix[unit.number]).cpu().numpy()
+            row = unit.number * len(matrix) // unit_cell.hidden_size  # a gate of a head serves all of its units
+            inputs = (network.encoder.embedding.weight @ matrix[row]).cpu().numpy()
             answer["symbols"][gate] = [[names[int(i)], weight] for i, weight in strongest(inputs)]
     is_output = unit.layer == len(stack.layers) - 1 and layer.projection is None
     if is_output and isinstance(network.softmax, FullSoftmax):
@@ -345,14 +349,15 @@ def step(session: Session, query: Query) -> Answer:
     quantities = []
     for name in dict.fromkeys([*(name for name in equations if name in traced.after), *traced.after]):
         expression, array = traced.work_out(name, names), traced.after[name]
+        number = traced.cell.corresponding_unit(unit.state, unit.number, name)
         quantities.append(
             {
                 "name": name,
                 "word": traced.cell.words[name],
                 "equation": equations.get(name, ""),
                 "state": name in traced.cell.states,
-                "lines": [] if expression is None or unit.number >= len(array) else expression.lines(unit.number),
-                "values": round_values(array),
+                "lines": [] if expression is None or number is None else expression.lines(number),
+                "values": round_values(array.ravel()),  # of a matrix row by row
             }
         )
     begin = max(0, position - NUM_NEIGHBOURS)
@@ -366,7 +371,7 @@ def step(session: Session, query: Query) -> Answer:
         "symbols": document.symbols[begin : position + NUM_NEIGHBOURS + 1],
         "cell": traced.cell.describe(),
         "x": round_values(traced.x),
-        "before": {name: round_values(array) for name, array in traced.before.items()},
+        "before": {name: round_values(array.ravel()) for name, array in traced.before.items()},
         "quantities": quantities,
         "likely": [[symbol, round(p, 3)] for symbol, p in likely],
     }

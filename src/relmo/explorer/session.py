@@ -185,8 +185,8 @@ class Session:
     @property
     def initial_unit(self) -> str:
         """Address of the unit that is shown at first: a named cell if there is one."""
-        memory = self.reader(self.texts.initial).recorder.stack.layers[0].cell.memory
-        return self.named[0].unit if self.named else f"{memory}0.0"
+        states = self.reader(self.texts.initial).recorder.stack.layers[0].cell.unit_states
+        return self.named[0].unit if self.named else f"{states[-1]}0.0"
 
     def set_text(self, title: str, text: str, language: Language | None = None) -> None:
         """Add the text that the page opens with."""

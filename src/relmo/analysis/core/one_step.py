@@ -11,6 +11,7 @@ The language of equations, in the order of precedence:
     dot(a, b)               scalar product over the last dimension, i.e. per head
     outer(v, k)             matrix v_i k_j, per head
     norm(a)                 Euclidean norm over all units, a scalar
+    layernorm(a)            a with mean 0 and variance 1 over the last dimension, i.e. per head
     c, c', 0.5, 1e-6        names and numbers
 
 Values have any shape: units (H,) or (heads, d), one value per head (heads,), matrices (d, d) or (heads, d, d). Scalars
@@ -51,6 +52,7 @@ UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "sqrt": np.sqrt,
     "softplus": lambda x: np.logaddexp(x, 0),
     "silu": lambda x: x / (1 + np.exp(-x)),
+    "layernorm": lambda x: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5),
 }
 BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "+": np.add,
@@ -102,7 +104,7 @@ class Node:
             is_bracketed = text[0] == MINUS and place in ("negated", "factor", "divisor")
         else:
             text = self._write_operation(unit, level)
-            is_bracketed = self.kind in BRACKETED[place] and text[0] != "["
+            is_bracketed = self.kind in BRACKETED[place] and not (self.kind == "products" and text[0] == "[")
         return f"({text})" if is_bracketed else text
 
     def _write_operation(self, unit: int, level: int) -> str:

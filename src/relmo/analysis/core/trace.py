@@ -326,11 +326,17 @@ def write_trace(traced: Trace, path: str | Path) -> None:
 
 def draw_unit(traced: Trace, layer: int, unit: int, path: str | Path, *, title: str = "") -> None:
     """Plot a unit's states and gates over the text; in a projected layer, only the states that have this unit."""
-    names = [name for name, array in traced.states.items() if unit < array.shape[2]]
+    hidden = traced.states["h"].shape[2] if "h" in traced.states else 0
+    units = {}  # by quantity; a gate of a head serves all of its units
+    for name, array in traced.states.items():
+        count = array.shape[2]
+        is_per_head = count < hidden and hidden % count == 0 and name not in traced.carried
+        units[name] = unit * count // hidden if is_per_head else unit
+    names = [name for name, array in traced.states.items() if units[name] < array.shape[2]]
     with save_figure(path, width=min(4 + 0.12 * len(traced), 40), height=1.1 * len(names) + 0.6) as figure:
         for axes, name in zip(np.atleast_1d(figure.subplots(len(names), 1, sharex=True)), names, strict=True):
             colour = "tab:blue" if name in traced.carried else "tab:gray"
-            axes.plot(traced.unit(name, layer, unit), color=colour, linewidth=1)
+            axes.plot(traced.unit(name, layer, units[name]), color=colour, linewidth=1)
             axes.axhline(0, color="black", linewidth=0.5)
             axes.set_ylabel(name, rotation=0, labelpad=12)
             axes.margins(x=0.005)

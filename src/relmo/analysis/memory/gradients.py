@@ -218,13 +218,15 @@ def measure(
         for of, parts in tensors_by_state.items():
             array = torch.cat(parts).cpu().numpy()  # (positions, lags + 1)
             array = array[array[:, 0] > 0]  # positions without any gradient are ignored
-            if not len(array):
-                raise ModelError("The loss does not depend on the states; the output layer's weights may be zero.")
+            if not len(array):  # such as a stabiliser that cancels in the output
+                continue
             lower, median, upper = np.quantile(array / array[:, :1], (0.25, 0.5, 0.75), axis=0)
             mean = array.mean(axis=0) / array[:, 0].mean()
             memory = next(iter(np.flatnonzero(median < MEMORY_THRESHOLD).tolist()), None)
             quartiles = median.tolist(), lower.tolist(), upper.tolist()
             curves.append(Curve(depth, of, *quartiles, mean.tolist(), step_factor(median), step_factor(mean), memory))
+    if not curves:
+        raise ModelError("The loss does not depend on the states; the output layer's weights may be zero.")
     radii = [{gate: spectral_radius(matrix) for gate, matrix in layer.recurrent_matrices().items()} for layer in layers]
     gate_mean = [{gate: float(torch.cat(parts).mean()) for gate, parts in means.items()} for means in gates]
     cell = layers[0].cell

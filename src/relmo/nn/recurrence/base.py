@@ -140,7 +140,7 @@ class Cell(nn.Module):
         raise NotImplementedError
 
     def input_matrices(self) -> dict[str, Tensor]:
-        """Return the matrix (H, I) with which each gate or candidate reads x, by its name."""
+        """Return the matrix with which each gate or candidate reads x, by its name: (H, I), or one row per head."""
         return {}
 
     def recurrent_matrices(self) -> dict[str, Tensor]:
@@ -191,6 +191,12 @@ class Cell(nn.Module):
     def memory(self) -> str:
         """Name of the state that remembers."""
         return next((name for name in self.states if self.specs[name].role == "memory"), self.states[0])
+
+    def corresponding_unit(self, source: str, unit: int, target: str) -> int | None:
+        """Return the unit of a quantity that belongs with a unit of another one, such as the gate of its head."""
+        if "h" in (source, target) and self.output_size != self.hidden_size:  # units of a projection are its own
+            return unit if unit < self.sizes[target] else None
+        return unit * self.sizes[target] // self.sizes[source]
 
     @classmethod
     def bare(cls, *sizes: int, **options: Any) -> Self:
@@ -327,6 +333,18 @@ class StackedCell(Cell):
         for name, weight in self.named_parameters(recurse=False):
             if name not in (*self.inputs, *self.recurrent):
                 (nn.init.zeros_ if weight.dim() == 1 else nn.init.xavier_uniform_)(weight)
+
+
+def head_size(hidden_size: int, heads: int) -> int:
+    """Return the number of units of each head."""
+    if heads < 1 or hidden_size % heads:
+        raise ValueError(f"{heads} heads do not divide {hidden_size} hidden units; choose another number of heads.")
+    return hidden_size // heads
+
+
+def small_normal_(weight: Tensor) -> Tensor:
+    """Draw a matrix from a normal distribution of variance 2 / (5 * columns) (Nguyen & Salazar 2019)."""
+    return nn.init.normal_(weight, std=math.sqrt(2 / (5 * weight.shape[-1])))
 
 
 def orthogonal_(tensor: Tensor) -> Tensor:
