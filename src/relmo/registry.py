@@ -50,6 +50,7 @@ CELLS: dict[str, CellEntry] = {
     ),
     "gru": _built_in("gru:GRUCell"),
     "elman": _built_in("elman:ElmanCell", nonlinearity="tanh", identity=False),
+    "highway": _built_in("highway_lstm:HighwayLSTMCell"),
 }
 """Cells by name, in the order of lists. The options repeat those of the class, so that settings can be checked without
 importing torch; a test compares them."""

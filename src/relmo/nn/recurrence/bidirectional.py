@@ -19,7 +19,7 @@ from relmo.nn.kernels.lstm_step import Gates, lengths_of
 from relmo.nn.quantize import Precision
 from relmo.nn.recurrence.base import Cell, State
 from relmo.nn.recurrence.elmo_lstm import ElmoLSTMOutput
-from relmo.nn.recurrence.stack import has_scan, unroll, unroll_fused, unroll_scan
+from relmo.nn.recurrence.stack import run_cell
 
 ROWS = 32
 """Inference runs multiples of so many rows. torch's products then give a row the same bits for any number of rows (in
@@ -106,12 +106,7 @@ class BidirectionalStacks(nn.Module):
             x = drop(x, self.dropout, self.training)
             sides = []
             for cell, side, start in zip(layer.cells, x.transpose(1, 2), states[depth], strict=True):
-                if self.fast and cell.fused is not None:
-                    y, (final,) = unroll_fused(cell.fused, [cell.weights()], side, [start], lengths)
-                else:
-                    run = unroll_scan if self.fast and has_scan(cell) else unroll
-                    y, final = run(cell, side, start, lengths)
-                sides.append((y, final))
+                sides.append(run_cell(cell, side, start, lengths, fast=self.fast))
             y = layer.project(torch.stack([y for y, _ in sides]).transpose(1, 2))
             x = x + y if depth and self.skip_connections else y
             outputs.append(x)
