@@ -148,3 +148,10 @@ def test_a_resumed_labeller_of_another_cell_ends_with_the_same_weights(tmp_path:
     train_task(model_class("srl"), train, settings, tmp_path / "broken", resume=True)
     whole, resumed = (tmp_path / folder / "model.safetensors" for folder in ("whole", "broken"))
     assert whole.read_bytes() == resumed.read_bytes()
+
+
+@pytest.mark.parametrize("cell_options", [(), ("projection=5",)])
+def test_a_decoder_may_have_an_lstm_with_a_projection(cell_options: tuple[str, ...], tmp_path: Path) -> None:
+    settings = seq2seq_settings(model={"cell": "lstm", "cell_options": cell_options})
+    train_task(model_class("seq2seq"), [str(reversals(tmp_path / "train.tsv"))], settings, tmp_path / "model")
+    assert len(relmo.load(tmp_path / "model", device="cpu").predict(["abc"])) == 1
