@@ -35,7 +35,7 @@ from support.tagging import settings as tagger_settings
 
 PEEPHOLE = {"cell": "lstm", "cell_options": ("peephole=true",)}
 CASES: dict[str, dict[str, Any]] = {name: {"cell": name} for name in registry.cell_names()}
-CASES |= {"peephole": PEEPHOLE, "matrix": {"cell": "matrix"}}
+CASES |= {"peephole": PEEPHOLE, "matrix": {"cell": "matrix"}, "odd": {"cell": "gru", "hidden": 17, "projection": 13}}
 TRAINED = ("gru", "elman", "peephole", "matrix")
 SIZES: dict[str, Any] = {"hidden": 16, "projection": 12, "cell_clip": 3.0}
 TEXTS = [["the", "cat"], ["a", "mat", "sat", ",", "the", "large", "cat", "sat"], ["cat"], [], ["the", "mat"] * 9] * 9
@@ -200,7 +200,7 @@ def test_fast_stacks_equal_their_steps_with_gradients(name: str) -> None:
         stacks = bilm(**SIZES | CASES[name]).network.lstm.double()
         stacks.fast = fast
         torch.manual_seed(0)
-        x = torch.randn(2, 6, 4, 12, dtype=torch.float64, requires_grad=True)
+        x = torch.randn(2, 6, 4, stacks.input_size, dtype=torch.float64, requires_grad=True)
         state = tuple(tensor + 0.1 * torch.rand_like(tensor) for tensor in stacks.initial_state(4))
         run = stacks(x, state, [4, 4, 3, 1, 1, 1])
         total = sum(layer.cos().sum() for layer in run.layers) + sum(tensor.sin().sum() for tensor in run.state)

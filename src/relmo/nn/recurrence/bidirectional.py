@@ -22,9 +22,10 @@ from relmo.nn.recurrence.elmo_lstm import ElmoLSTMOutput
 from relmo.nn.recurrence.stack import run_cell
 
 ROWS = 32
-"""Inference runs multiples of so many rows. torch's products then give a row the same bits for any number of rows (in
-layers of at least 12 units), and since loops take 32 numbers at a time, sigmoid and tanh are never computed by the
-function for the remainder, which rounds differently."""
+"""Inference runs multiples of so many rows, or of half as many if the units of every quantity are even in number.
+torch's products then give a row the same bits for any number of rows (in layers of at least 12 units), and since loops
+take 32 numbers at a time, sigmoid and tanh are never computed by the function for the remainder, which rounds
+differently."""
 
 
 class BidirectionalLayer(nn.Module):
@@ -73,6 +74,8 @@ class BidirectionalStacks(nn.Module):
         self.skip_connections, self.dropout, self.fast = skip_connections, dropout, fast
         self.input_size = self.output_size = size
         self.layers = nn.ModuleList(BidirectionalLayer(make_cell, size, size) for _ in range(layers))
+        is_even = all(units % 2 == 0 for units in self.stack[0].cells[0].sizes.values())
+        self.rows = ROWS // 2 if is_even else ROWS
 
     @property
     def stack(self) -> list[BidirectionalLayer]:
@@ -137,7 +140,7 @@ class BidirectionalStacks(nn.Module):
         sizes = [batch] * steps if sizes is None else list(sizes)
         if len(sizes) != steps:
             raise ValueError(f"sizes has {len(sizes)} steps, but there are {steps}")
-        padding = -batch % ROWS
+        padding = -batch % self.rows
         state = self.initial_state(batch) if state is None else state
         state = tuple(torch.cat(pair) for pair in zip(state, self.initial_state(padding), strict=True))
         states = self._split_state(state, batch + padding)
@@ -149,7 +152,8 @@ class BidirectionalStacks(nn.Module):
                     projected = layer.input_gates(outputs[-1])
                 else:
                     projected = Gates(gates, pad(words, (0, padding))).rows()
-                runs = map(_step_rows, layer.cells, projected, states[depth], [sizes] * 2)
+                padded_sizes = [size + -size % self.rows for size in sizes]
+                runs = map(_step_rows, layer.cells, projected, states[depth], [sizes] * 2, [padded_sizes] * 2)
                 sides, final = zip(*runs, strict=True)
                 y = layer.project(torch.stack(sides))
                 outputs.append(outputs[-1] + y if depth and self.skip_connections else y)
@@ -157,12 +161,13 @@ class BidirectionalStacks(nn.Module):
         return ElmoLSTMOutput(tuple(layer[:, :, :batch] for layer in outputs), tuple(finals))
 
 
-def _step_rows(cell: Cell, projected: Tensor, state: State, sizes: Sequence[int]) -> tuple[Tensor, State]:
-    """Step a cell through its projected input (T, B, G), at step t with the first `sizes[t]` rows, rounded up to a
-    multiple of ROWS; return the outputs (T, B, O) and the state at each row's end."""
+def _step_rows(
+    cell: Cell, projected: Tensor, state: State, sizes: Sequence[int], padded_sizes: Sequence[int]
+) -> tuple[Tensor, State]:
+    """Step a cell through its projected input (T, B, G), of which `padded_sizes[t]` rows are computed at step t and
+    `sizes[t]` kept; return the outputs (T, B, O) and the state at each row's end."""
     outputs = projected.new_zeros(*projected.shape[:2], cell.output_size)
-    for t, size in enumerate(sizes):
-        rows = -(-size // ROWS) * ROWS
+    for t, (size, rows) in enumerate(zip(sizes, padded_sizes, strict=True)):
         y, new_state = cell.step(projected[t, :rows], tuple(tensor[:rows] for tensor in state))
         outputs[t, :size] = y[:size]
         pairs = zip(new_state, state, strict=True)
