@@ -17,6 +17,7 @@ from benchmarks.textbook import TextbookBiLM, TorchStacks
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
 from relmo.nn.quantize import Precision
+from relmo.nn.recurrence.elmo_lstm import ElmoLSTM
 from relmo.settings.bilm import BiLMSettings
 from relmo.text.characters import BOS, EOS, character_ids
 
@@ -127,6 +128,7 @@ class EmbeddingBench:
     def _torch_lstm(self, facts: dict[str, Any]) -> Case:
         """Return the case of torch's LSTMs alone, over precomputed token vectors, packed by length."""
         dtype = getattr(torch, self.peer)
+        assert isinstance(self.network.lstm, ElmoLSTM)
         stacks = TorchStacks(self.network.lstm).to(self.device, dtype).eval()
         model = BiLM(self.network, self.settings, None, self.device)
         longest_first = sorted(self.sentences, key=len, reverse=True)

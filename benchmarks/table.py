@@ -25,6 +25,7 @@ from relmo.config import build, read_preset
 from relmo.errors import CorpusError, SettingError
 from relmo.networks.bilm import BiLMNetwork
 from relmo.nn.quantize import Precision
+from relmo.nn.recurrence.elmo_lstm import ElmoLSTM
 from relmo.settings.bilm import BiLMSettings, BiLMTextSettings
 from relmo.settings.fields import MAX_THREADS, PathName
 from relmo.store.folder import pick_device
@@ -280,6 +281,7 @@ class Bench:
         work = sum(step_flops(settings)) * (3 if backward else 1)
         name = f"{'Training' if backward else 'Embedding'}, {self._geometry_title(geometry, precision)}"
         for shape in GPU_SHAPES if self.kind == "cuda" else [self._step_shape(geometry)]:
+            assert isinstance(network.lstm, ElmoLSTM)
             bench = LSTMBench(network.lstm, shape, device=self.device, precision=precision)
             cases = bench.cases(backward=backward, textbook=self.kind == "cuda" and shape == GPU_TEXTBOOK)
             title = f"{name}: the LSTMs alone, {shape.batch} x {shape.unroll}"

@@ -143,6 +143,7 @@ class TextbookBiLM(nn.Module):
     def __init__(self, network: BiLMNetwork):
         super().__init__()
         assert isinstance(network.encoder, CharacterEncoder)
+        assert isinstance(network.lstm, ElmoLSTM)
         self.encoder = TextbookEncoder(network.encoder)
         self.lstm = TextbookStacks(network.lstm)
         self.softmax = copy.deepcopy(network.softmax)

@@ -53,15 +53,16 @@ CELLS: dict[str, CellEntry] = {
     ),
     "gru": _built_in("gru:GRUCell"),
     "elman": _built_in("elman:ElmanCell", nonlinearity="tanh", identity=False),
+    "highway": _built_in("highway_lstm:HighwayLSTMCell"),
+    "multiplicative": _built_in("multiplicative:MultiplicativeLSTMCell", variant="openai", forget_bias=1.0),
+    "mogrifier": _built_in("mogrifier:MogrifierLSTMCell", rounds=5, rank=None, forget_bias=1.0),
+    "rum": _built_in("rum:RUMCell", rotations=0, eta=None, forget_bias=1.0),
+    "slstm": _built_in("slstm:SLSTMCell", heads=4),
+    "mlstm": _built_in("mlstm:MLSTMCell", heads=4),
     "sru": _built_in("sru:SRUCell", highway_bias=0.0),
     "mingru": _built_in("mingru:MinGRUCell"),
     "minlstm": _built_in("minlstm:MinLSTMCell", forget_bias=1.0),
     "rglru": _built_in("rglru:RGLRUCell", heads=1),
-    "multiplicative": _built_in("multiplicative:MultiplicativeLSTMCell", variant="openai", forget_bias=1.0),
-    "rum": _built_in("rum:RUMCell", rotations=0, eta=None, forget_bias=1.0),
-    "mogrifier": _built_in("mogrifier:MogrifierLSTMCell", rounds=5, rank=None, forget_bias=1.0),
-    "slstm": _built_in("slstm:SLSTMCell", heads=4),
-    "mlstm": _built_in("mlstm:MLSTMCell", heads=4),
 }
 """Cells by name, in the order of lists. The options repeat those of the class, so that settings can be checked without
 importing torch; a test compares them."""

@@ -24,6 +24,7 @@ import numpy as np
 
 from relmo.disk.outputs import atomic, refuse_existing
 from relmo.errors import ModelError, SettingError
+from relmo.nn.recurrence.elmo_lstm import ElmoLSTM
 from relmo.settings.fields import check_sentences
 from relmo.settings.options import EmbedOptions, Layers
 from relmo.text.characters import Spellings
@@ -47,6 +48,8 @@ def export_onnx(model: "BiLM", path: str | Path, *, overwrite: bool = False) -> 
     settings, text = model.settings.model, model.settings.text
     if settings.input != "char":
         raise ModelError(f"a model with {settings.input} input cannot be exported to ONNX; it must read characters")
+    if not isinstance(model.network.lstm, ElmoLSTM):
+        raise ModelError(f"only ELMo's LSTM can be exported to ONNX, not {model.network.lstm.describe()}")
     if 4 * sum(tensor.numel() for tensor in model.tensors().values()) > MAX_BYTES:
         raise ModelError("the model is too large for ONNX, whose files have at most 2 GB")
     refuse_existing(Path(path), overwrite=overwrite)
@@ -154,6 +157,7 @@ def _add_encoder(graph: _Graph, encoder: Any, ids: str) -> str:
 def _add_lstm(graph: _Graph, model: "BiLM", words: str, indices: str, lengths: str) -> list[str]:
     """Add every LSTM layer (T, B, 2P), from distinct word vectors (U, P) and their indices in the batch (T, B)."""
     lstm, initial_state = model.network.lstm, model.embedder.after_boundary()[0]
+    assert isinstance(lstm, ElmoLSTM)
     shape = graph.add("Shape", indices)
     batch = graph.add("Gather", shape, graph.integers(1), axis=0)
     backward = graph.add("ReverseSequence", indices, lengths, time_axis=0, batch_axis=1)

@@ -1,7 +1,7 @@
 """Engine of `embed`: vectors of sentences, in bounded memory and in input order.
 
-- A word's vector and the first LSTM layer's input gates depend on the word alone. They are computed once per distinct
-  word of a window of the input and cached in a `WordCache`; the LSTMs only look them up.
+- A word's vector and the first recurrent layer's input gates depend on the word alone. They are computed once per
+  distinct word of a window of the input and cached in a `WordCache`; the layers only look them up.
 - A sentence that starts from zero needs no steps on its boundaries: the state after the first one is a constant of the
   model, and the output at the last one is not needed. Carried state, as in the original tools, is a row's state from
   one batch to the next, with batches in input order and with steps on the boundaries.
@@ -41,6 +41,7 @@ CHUNK_BYTES = 8 << 20  # outputs of the LSTMs in a chunk of time in compiled cod
 CPU_GATES_BYTES, GPU_GATES_BYTES = 8 << 20, 2 << 30  # small ones fit a CPU's caches; at most a 16th of a GPU's memory
 CPU_WINDOW_BYTES, GPU_WINDOW_BYTES = 24 << 20, 256 << 20  # results of a window, within these numbers of tokens:
 WINDOW_TOKENS = (12_288, 65_536)  # minimum and maximum
+STATE_BYTES = 256 << 20  # states of the rows of a batch, which may be matrices
 TOKENS_PER_BATCH = 16_384
 FLOAT = 4  # bytes
 STAGING_SIZE = 8 << 20  # numbers copied from a GPU at once
@@ -112,7 +113,9 @@ class Embedder:
         gates, outputs = 2 * self.cache.gates.shape[2], network.size * len(network.lstm.layers)  # per token
         self.eager_tokens = max(1, max_bytes // (FLOAT * max(gates, outputs)))
         self.chunk_tokens = max(1, max_bytes // (FLOAT * outputs)) if compiled else self.eager_tokens
-        self.max_rows = max(ROWS, min(GPU_ROWS if on_gpu else CPU_ROWS, self.chunk_tokens))
+        state_bytes = FLOAT * sum(tensor.numel() for tensor in network.initial_state(1))
+        limits = GPU_ROWS if on_gpu else CPU_ROWS, self.chunk_tokens, STATE_BYTES // state_bytes
+        self.max_rows = max(ROWS, min(limits))
         self.lock = fork_safe_lock()
         """Guards the cache and the states."""
         self.states: State | None = None
@@ -181,8 +184,9 @@ class Embedder:
                 results: list[np.ndarray] = [np.empty(0)] * count
                 for _ in range(2 if number == 0 and is_warmup else 1):
                     state = self.network.initial_state(0) if state is None else state
-                    # A copy, with zeros for additional rows.
-                    state = tuple(torch.cat([t, t.new_zeros(max(0, count - len(t)), *t.shape[1:])]) for t in state)
+                    # A copy, with initial states for additional rows.
+                    initial = self.network.initial_state(max(0, count - len(state[0])))
+                    state = tuple(torch.cat(pair) for pair in zip(state, initial, strict=True))
                     rows = torch.from_numpy(order).to(state[0].device)
                     running = tuple(tensor[rows] for tensor in state)
                     for index, array in zip(order.tolist(), self._run(window, order, options, running), strict=True):

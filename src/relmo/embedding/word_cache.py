@@ -1,7 +1,7 @@
 """Cache of what depends on a word alone, for the most recently used words, on two levels.
 
     vectors    for many words: the output of characters, convolutions and highway layers
-    gates      the first LSTM layer's input gates, many times as large, for fewer words, and for each direction by
+    gates      the first recurrent layer's input gates, many times as large, for fewer words, and for each direction by
                itself, as they read a word at different times; computed from the vectors
 
 A word's numbers are the same bits whatever other words are computed with it: the compiled kernels ensure that, and for
@@ -18,7 +18,8 @@ from torch import Tensor
 from relmo.networks.bilm import BiLMNetwork
 from relmo.nn.kernels import cached, cpu, encoder_cpu, get_versions, lstm_cpu
 from relmo.nn.quantize import Factor, Precision
-from relmo.nn.recurrence.elmo_lstm import ROWS
+from relmo.nn.recurrence import bidirectional
+from relmo.nn.recurrence.elmo_lstm import ROWS, ElmoLayer
 from relmo.text.characters import Dictionaries, DictionarySpellings, Spellings
 
 VECTORS = 40_960  # words; 42 MB for the bundled model
@@ -74,24 +75,27 @@ class WordCache:
     ):
         self.network, self.max_characters, self.dictionaries = network, max_characters, dictionaries
         self.layer = network.lstm.stack[0]
-        self.compiled = cpu.supports(self.layer.bias)
+        self.like = next(network.lstm.parameters())
+        self.compiled = isinstance(self.layer, ElmoLayer) and cpu.supports(self.like)
+        with torch.no_grad():
+            self.width = self.layer.input_gates(self.like.new_zeros(2, 1, network.lstm.input_size)).shape[2]
         self.precision: Precision = "float32"
         self.epoch, self.changing = 0, False  # changing: a change is in progress or was interrupted
         self._allocate_vectors(max(1, vectors))
         num_weights = sum(weight.numel() for weight in self._parameters())
-        cpu_gates = max(GATES, num_weights // (10 * self.layer.hidden_size))
-        self._allocate_gates(gates or (GPU_GATES if self.layer.bias.is_cuda else cpu_gates))
+        cpu_gates = max(GATES, 2 * num_weights // (5 * self.width))
+        self._allocate_gates(gates or (GPU_GATES if self.like.is_cuda else cpu_gates))
         self.versions = get_versions(self._parameters())
 
     def _allocate_vectors(self, capacity: int) -> None:
-        self.vectors = self.layer.bias.new_empty(capacity, self.layer.weight_ih.shape[2])  # (S, P)
+        self.vectors = self.like.new_empty(capacity, self.network.lstm.input_size)  # (S, P)
         self.slots: dict[Hashable, int] = {}
         self.keys: list[Hashable | None] = [None] * capacity
         self.recency = Recency(capacity)
         self.gate_rows = np.full((2, capacity), EMPTY)  # row of a slot among the gates
 
     def _allocate_gates(self, capacity: int) -> None:
-        self.gates = self.layer.bias.new_empty(2, capacity, 4 * self.layer.hidden_size)  # (2, G, 4H)
+        self.gates = self.like.new_empty(2, capacity, self.width)  # (2, G, 4H) of an LSTM
         self.gate_recency = [Recency(capacity), Recency(capacity)]
         self.slots_by_row = np.full((2, capacity), EMPTY)  # slot of a row of gates
         self.gate_rows[:] = EMPTY
@@ -109,7 +113,7 @@ class WordCache:
     def clear(self) -> None:
         """Remove all words and release their memory."""
         self.changing = True
-        self.layer = self.network.lstm.stack[0]
+        self.layer, self.like = self.network.lstm.stack[0], next(self.network.lstm.parameters())
         self._allocate_vectors(len(self.vectors))
         self._allocate_gates(self.gates.shape[1])
         self.epoch += 1
@@ -145,7 +149,7 @@ class WordCache:
     def _encode(self, keys: list[Hashable], slots: np.ndarray) -> None:
         """Write the vectors of words to their slots, in groups that are padded for torch's products."""
         device, cnn = self.vectors.device, getattr(self.network.encoder, "cnn", None)
-        compiled = self.compiled and (cnn is None or cnn.fast)
+        compiled = cpu.supports(self.like) and (cnn is None or cnn.fast)
         order, sizes = np.arange(len(keys)), np.full(len(keys), ENCODER_BYTES // ENCODER_WORDS)
         if cnn is not None:
             words = [str(key) for key in keys]
@@ -189,8 +193,13 @@ class WordCache:
 
     def _make_gates(self, d: int, slots: np.ndarray, rows: np.ndarray) -> None:
         count, device = len(slots), self.vectors.device
-        slots = slots if self.compiled else np.resize(slots, -(-count // ROWS) * ROWS)
+        multiple = ROWS if isinstance(self.layer, ElmoLayer) else bidirectional.ROWS
+        slots = slots if self.compiled else np.resize(slots, -(-count // multiple) * multiple)
         vectors = self.vectors[torch.from_numpy(slots).to(device)]  # (N, P)
+        if not isinstance(self.layer, ElmoLayer):
+            gates = self.layer.cells[d].project_input(vectors)
+            self.gates[d, torch.from_numpy(rows).to(device)] = gates[:count]
+            return
         weight, bias = self.layer.weight_ih, self.layer.full_bias()
         if self.compiled and self.precision == "float32":
             name = f"gates {d} for {cpu.kernels()._name}"

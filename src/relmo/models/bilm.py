@@ -30,6 +30,7 @@ from relmo.networks.bilm import BiLMNetwork, DictionaryEncoder
 from relmo.nn import fork_safe_lock
 from relmo.nn.quantize import PRECISIONS, Precision
 from relmo.nn.recurrence import State
+from relmo.nn.recurrence.elmo_lstm import ElmoLSTM
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.fields import check_sentences, check_text, parse_filters
 from relmo.settings.options import Carry, EmbedOptions, Layers, SurprisalOptions
@@ -52,9 +53,9 @@ class BiLM(SavedModel):
     """Bidirectional language model (ELMo): a network, its settings and its vocabulary, with one method per command.
 
     vocabulary     None for original ELMo files, which have no output layer
-    precision      precision of the LSTM products in `embed`: "float32"; "bfloat16", twice as fast where the processor
-                   supports it; or, on a CPU, "int8", which is faster still. A change applies to later calls. All else
-                   (`evaluate`, training) is computed in float32
+    precision      precision of the products of ELMo's LSTM in `embed`: "float32"; "bfloat16", twice as fast where the
+                   processor supports it; or, on a CPU, "int8", which is faster still. A change applies to later calls.
+                   All else (`evaluate`, training, other cells) is computed in float32
     dictionaries   those of a model from ELMoForManyLangs
 
     A model may be used from any thread, with the same results. Threads take turns at computing vectors.
@@ -84,7 +85,7 @@ class BiLM(SavedModel):
 
     @property
     def precision(self) -> Precision:
-        """Precision of the LSTM products in `embed`."""
+        """Precision of the products of ELMo's LSTM in `embed`; of other cells float32."""
         return self._precision
 
     @precision.setter
@@ -93,6 +94,8 @@ class BiLM(SavedModel):
             raise SettingError(f"unknown precision {name!r}; choose {', '.join(map(repr, PRECISIONS))}")
         if name == "int8" and self.device.type != "cpu":
             raise SettingError(f"precision 'int8' needs a CPU, but the device is {self.device}; use 'bfloat16' there")
+        if name != "float32" and not isinstance(self.network.lstm, ElmoLSTM):
+            raise SettingError(f"precision {name!r} is for ELMo's LSTM; this model's cell is {self.cell}")
         with EMBEDDER_LOCK:
             self._precision = name
             if "embedder" in vars(self):
@@ -132,22 +135,31 @@ class BiLM(SavedModel):
             files |= {} if self.dictionaries.words is None else {WORDS: self.dictionaries.words}
         return files
 
-    def geometry(self) -> str:
+    @property
+    def cell(self) -> str:
+        """Name of the recurrent cell, with the options that change its equations."""
+        return "LSTM" if isinstance(self.network.lstm, ElmoLSTM) else self.network.lstm.describe()
+
+    def _describe_layers(self) -> str:
         model = self.settings.model
         layers = f"{describe_layers(model.layers, model.hidden)} each way, projected to {model.projection}"
+        return layers if isinstance(self.network.lstm, ElmoLSTM) else f"{self.cell}, {layers}"
+
+    def geometry(self) -> str:
+        model = self.settings.model
         predicts = "" if self.vocabulary is None else f", predicts {len(self.vocabulary):,} words"
-        return f"reads words by their {INPUT_LABELS[model.input]}, {layers}{predicts}"
+        return f"reads words by their {INPUT_LABELS[model.input]}, {self._describe_layers()}{predicts}"
 
     def card_text(self, name: str) -> CardText:
         model = self.settings.model
         facts = [
             f"- reads words by their {INPUT_LABELS[model.input]}",
-            f"- {describe_layers(model.layers, model.hidden)} each way, projected to {model.projection}",
+            f"- {self._describe_layers()}",
             f"- parameters: {self.parameter_count():,}",
         ]
         facts += [] if self.vocabulary is None else [f"- predicts: {len(self.vocabulary):,} words"]
         example = ["```", f"relmo embed text.txt --model {name} --out vectors.h5", "```"]
-        return CardText("A bidirectional LSTM language model (ELMo), made with relmo.", facts, example)
+        return CardText(f"A bidirectional {self.cell} language model (ELMo), made with relmo.", facts, example)
 
     def tokens(self, text: str) -> list[str]:
         """Split raw text into words."""
@@ -189,7 +201,7 @@ class BiLM(SavedModel):
         for a single layer.
 
         sentences           strings, which `tokens` splits, or lists of tokens
-        layers              "all": the context-free vectors (0), then each LSTM layer; a number; "top"; or "average"
+        layers              "all": the context-free vectors (0), then each layer; a number; "top"; or "average"
         state               "reset": each sentence starts from zero, so that its vectors depend on itself only. "carry":
                             row r of a batch continues from row r of the previous batch, also across calls, until
                             `reset_states`, as in the original tools. "warmup": like "carry" from zero, but the first
@@ -198,7 +210,7 @@ class BiLM(SavedModel):
         batch_size          maximum number of sentences per batch; required for "carry" and "warmup"
         tokens_per_batch    maximum number of tokens per batch (a longer sentence is still read completely)
 
-        LSTM products are computed in the model's `precision`; the arrays are always float32.
+        Products of ELMo's LSTM are computed in the model's `precision`; the arrays are always float32.
 
         Long sentences are not truncated: they are read in pieces, with the exact state carried. Words with more bytes
         than the model reads are truncated, with a warning. Context-free vectors of words are cached for later calls.

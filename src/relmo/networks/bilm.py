@@ -1,31 +1,35 @@
-"""ELMo's bidirectional language model: a token encoder, two stacks of LSTMs, one output layer for both directions.
+"""ELMo's bidirectional language model: a token encoder, two recurrent stacks, one output layer for both directions.
 
     characters -> convolutions -> highway layers -> projection = token vector       (or one embedding per word)
-    forward LSTMs predict the next word, backward LSTMs the previous one, from the same token vectors
+    forward layers predict the next word, backward layers the previous one, from the same token vectors
 
-The layers of a sentence are the token vectors, twice, and for each LSTM layer its forward and backward output,
-concatenated.
+The layers of a sentence are the token vectors, twice, and for each recurrent layer its forward and backward output,
+concatenated. The recurrent layers are ELMo's LSTMs or stacks of any other cell.
 
     Peters et al. 2018, Deep contextualized word representations
 """
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
+from relmo.networks.cells import cell_factory
 from relmo.networks.language_model import Loss
 from relmo.nn.char_cnn import CharCNN, Highway
 from relmo.nn.dropout import drop
 from relmo.nn.kernels import encoder_cpu
 from relmo.nn.recurrence import State
+from relmo.nn.recurrence.bidirectional import BidirectionalStacks
 from relmo.nn.recurrence.elmo_lstm import ElmoLSTM, ElmoLSTMOutput
+from relmo.nn.recurrence.stack import expand_mask
 from relmo.nn.softmax import FullSoftmax, LayerMaps, Lesson, SampledSoftmax
 from relmo.settings.bilm import BiLMModelSettings
 from relmo.settings.fields import parse_filters
+from relmo.settings.kinds import cell_options
 from relmo.text.characters import CHARACTERS, END_OF_WORD
 
 Words = Tensor | Sequence[Tensor]
@@ -139,6 +143,20 @@ class DictionaryEncoder(ConvolutionalEncoder):
         return self.encode([ids[:, 1:] for ids in groups], torch.cat([ids[:, 0] for ids in groups]) - 1)
 
 
+def make_stacks(settings: BiLMModelSettings, *, fast: bool) -> ElmoLSTM | BidirectionalStacks:
+    """Create the recurrent layers: ELMo's LSTM, which has kernels, or stacks of another cell or variant of the LSTM."""
+    size = settings.projection
+    projection = size if size < settings.hidden else None
+    options = cell_options(settings)
+    clips: dict[str, Any] = {name: getattr(settings, name) or None for name in ("cell_clip", "projection_clip")}
+    sizes: dict[str, Any] = {"layers": settings.layers, "skip_connections": settings.skip_connections}
+    sizes |= {"dropout": settings.dropout, "fast": fast}
+    if settings.cell == "lstm" and not settings.cell_options:
+        return ElmoLSTM(input_size=size, hidden_size=settings.hidden, projection=projection, **clips, **sizes)
+    options |= {name: value for name, value in (clips | {"projection": projection}).items() if name in options}
+    return BidirectionalStacks(cell_factory(settings.cell, settings.hidden, options), size=size, **sizes)
+
+
 class BiLMNetwork(nn.Module):
     """Bidirectional language model."""
 
@@ -164,18 +182,8 @@ class BiLMNetwork(nn.Module):
         else:
             assert vocab_size is not None
             self.encoder = WordEncoder(vocab_size, size)
-        self.lstm = ElmoLSTM(
-            input_size=size,
-            hidden_size=settings.hidden,
-            projection=size if size < settings.hidden else None,
-            layers=settings.layers,
-            skip_connections=settings.skip_connections,
-            cell_clip=settings.cell_clip or None,
-            projection_clip=settings.projection_clip or None,
-            dropout=settings.dropout,
-            fast=fast,
-        )
-        self.layer_count = 1 + settings.layers  # the token layer and the LSTMs
+        self.lstm = make_stacks(settings, fast=fast)
+        self.layer_count = 1 + settings.layers  # the token layer and the recurrent ones
         self.size = 2 * self.lstm.output_size  # both directions
         self.softmax: FullSoftmax | None = None
         if vocab_size is not None:
@@ -187,7 +195,7 @@ class BiLMNetwork(nn.Module):
                 self.softmax.weight = self.encoder.embedding.weight  # type: ignore[assignment]
 
     def initial_state(self, batch: int) -> State:
-        """Return the state before a text: zeros."""
+        """Return the state before a text."""
         return self.lstm.initial_state(batch)
 
     def forward(self, tokens: Tensor, lengths: Tensor, state: State | None = None) -> BiLMOutput:
@@ -216,12 +224,14 @@ class BiLMNetwork(nn.Module):
         """Run the LSTMs over a window."""
         return self.lstm(embedding(window.inputs.int(), self.encoder(window.words)), state)
 
-    def drop_states(self, carry: State | None) -> State | None:
-        """Return the carried state; in training that of some lanes is set to zero."""
+    def drop_states(self, carry: State | None, initial_state: Callable[[int], State] | None = None) -> State | None:
+        """Return the carried state; in training that of some lanes is reset."""
         if carry is None or not self.training or not self.state_dropout:
             return carry
-        mask = torch.rand(len(carry[0]), 1, 1, device=carry[0].device) >= self.state_dropout  # (B, 1, 1)
-        return tuple(tensor * mask for tensor in carry)
+        batch = len(carry[0])
+        mask = (torch.rand(batch, 1, 1, device=carry[0].device) >= self.state_dropout).flatten()  # (B,)
+        pairs = zip(carry, (initial_state or self.initial_state)(batch), strict=True)
+        return tuple(torch.where(expand_mask(mask, old), old, initial) for old, initial in pairs)
 
     def loss(self, window: BiWindow, carry: State | None) -> Loss:
         """Return the mean of the training losses of both directions; `carry` is the final state of the last window."""
@@ -250,9 +260,7 @@ class DistilledBiLM(nn.Module):
         self.student = student
         self.share, self.layers = share, layers
         self.teachers = (teacher,)  # in a tuple, so that it is neither trained nor saved
-        for module in teacher.modules():
-            if isinstance(module, BiLMNetwork | ElmoLSTM):
-                module.dropout = 0.0
+        teacher.dropout = teacher.lstm.dropout = 0.0
         teacher.train()
         teacher.requires_grad_(False)
         self.maps = None
@@ -265,7 +273,8 @@ class DistilledBiLM(nn.Module):
         student, (teacher,) = self.student, self.teachers
         assert student.softmax is not None
         assert teacher.softmax is not None
-        carry, num_states = student.drop_states(carry), 2 * len(student.lstm.layers)
+        num_states = len(student.initial_state(0))
+        carry = student.drop_states(carry, lambda batch: student.initial_state(batch) + teacher.initial_state(batch))
         student_state, teacher_state = (None, None) if carry is None else (carry[:num_states], carry[num_states:])
         with torch.no_grad():
             teacher_run = teacher.read(window, teacher_state)

@@ -1,7 +1,7 @@
 """Sequence-to-sequence network: encoder, decoder and attention.
 
     h_1 … h_S = encoder(x_1 … x_S)                                       recurrent layers, forward or bidirectional
-    s_0  = W [forward; backward] + b                                     for each layer; h through tanh
+    s_0  = W [forward; backward] + b                                     for each layer and state; h through tanh
     s_t  = decoder([y_{t-1}; f_t], s_{t-1})                              y_{t-1} the previous unit; y_0 the end of text
     r_t  = tanh(W_r [c_t; s_t] + b_r)                                    the readout
     p(y_t) = softmax(W_o r_t + b_o)                                      W_o may be the unit embeddings (tied)
@@ -11,7 +11,8 @@
     none, every      c_t = f_t = the final output of the encoder, at every step (Cho et al. 2014)
 
 The query is the state of the decoder after y_{t-1} for every score, as in Luong et al.; Bahdanau et al. query with the
-state before and put c_t into the input of the decoder. Input feeding does that one step later.
+state before and put c_t into the input of the decoder. Input feeding does that one step later. Cells with states other
+than h and a vector memory, such as a matrix and its normaliser, start the decoder from those of the forward layers.
 
 `decode_steps` is the definition. If no step needs the output of the previous one, `decode` runs the layers of the
 decoder over all units at once.
@@ -33,7 +34,7 @@ from relmo.networks.cells import cell_of
 from relmo.networks.inputs import Encoded, SentenceEncoder, append_elmo, encoder_options
 from relmo.nn.attention import QueryAttention
 from relmo.nn.dropout import drop
-from relmo.nn.pooling import length_mask, mask_padding
+from relmo.nn.pooling import final, length_mask, mask_padding
 from relmo.nn.recurrence import State, initialise
 from relmo.nn.recurrence.stack import Recurrent
 from relmo.nn.softmax import FullSoftmax
@@ -96,13 +97,20 @@ class Seq2SeqNetwork(nn.Module):
             layers=settings.layers,
             dropout=settings.dropout,
         )
-        num_bridges = len(self.decoder.initial_state(0)) if bidirectional else 0
-        self.bridge = nn.ModuleList(nn.Linear(2 * hidden, hidden) for _ in range(num_bridges))
+        cell = self.decoder.cells[0][0]
+        sizes = [cell.sizes[name] for name in cell.states] * settings.layers
+        # A linear map would not preserve what holds between a memory, its normaliser and its stabiliser.
+        has_bridge = bidirectional and {*cell.states} <= {*cell.unit_states}
+        self.bridge = nn.ModuleList(nn.Linear(2 * size, size) for size in sizes if has_bridge)
         self.attention = None
         if settings.attention != "none":
-            self.attention = QueryAttention(settings.attention, query_size=hidden, memory_size=memory, hidden=hidden)
+            query_size = self.decoder.output_size
+            self.attention = QueryAttention(
+                settings.attention, query_size=query_size, memory_size=memory, hidden=hidden
+            )
         context = memory if self.attention is not None else encoder_size if self.reads_vector else 0
-        self.readout = nn.Linear(context + hidden, readout) if context or readout != hidden else None
+        states = self.decoder.output_size
+        self.readout = nn.Linear(context + states, readout) if context or readout != states else None
         self.readout_size = readout
         self.output = FullSoftmax(readout, vocab_size)
         initialise(self)
@@ -122,15 +130,20 @@ class Seq2SeqNetwork(nn.Module):
             y = sum(y.chunk(2, dim=2))  # type: ignore[assignment]
         memory = append_elmo(y, lengths, elmo, self.elmo_size)
         keys = memory[..., :0] if self.attention is None else self.attention.keys(memory)
-        num_states = len(self.encoder.recurrent.cells[0][0].states)
-        stride = num_states * self.encoder.recurrent.directions
+        names, directions = self.encoder.recurrent.cells[0][0].states, self.encoder.recurrent.directions
+        num_states = len(names)
+        stride = num_states * directions
         layers = [run.state[i : i + stride] for i in range(0, len(run.state), stride)]
-        # The directions of each state side by side; h is the first state of a layer.
-        ends = [torch.cat(layer[k::num_states], dim=1) for layer in layers for k in range(num_states)]
-        vector = ends[-num_states]
-        if self.bridge:
+        if names[0] == "h":
+            vector = torch.cat(layers[-1][::num_states], dim=1)
+        else:  # h is not carried
+            vector = final(run.output, lengths, directions=directions)
+        if self.bridge:  # the directions of each state side by side
+            ends = [torch.cat(layer[k::num_states], dim=1) for layer in layers for k in range(num_states)]
             mapped = [bridge(end) for bridge, end in zip(self.bridge, ends, strict=True)]
-            ends = [torch.tanh(end) if i % num_states == 0 else end for i, end in enumerate(mapped)]
+            ends = [torch.tanh(end) if names[i % num_states] == "h" else end for i, end in enumerate(mapped)]
+        else:
+            ends = [tensor for layer in layers for tensor in layer[:num_states]]
         return EncodedSource(memory, keys, length_mask(lengths.to(x.device), x.shape[1]), vector, tuple(ends))
 
     def initial_state(self, source: EncodedSource, beams: int = 1) -> State:

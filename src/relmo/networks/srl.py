@@ -1,7 +1,7 @@
 """Semantic role labelling: for each predicate of a sentence, a tag for each word that says which role it plays.
 
 x_t = [word; m]        m is one of two learned embeddings: of the predicate, or of any other word
-h   = AlternatingLSTM(x)  [; ELMo]                               (`nn/recurrence/highway_lstm.py`)
+h   = AlternatingLSTM(x)  [; ELMo]            or layers of another cell (`nn/recurrence/highway_lstm.py`)
 p(y_t) = softmax(W h_t + b)                                      tags in BIO
 y   = the legal sequence with the greatest sum of log p(y_t)     at prediction (Viterbi)
 
@@ -18,18 +18,19 @@ Choices:
     Zhou & Xu 2015, End-to-end learning of semantic role labeling using recurrent neural networks
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from relmo.networks.cells import cell_of
 from relmo.networks.inputs import IGNORED, Encoded, SentenceEncoder, append_elmo
 from relmo.nn.crf import NEVER, best_legal
 from relmo.nn.dropout import SequenceDropout
 from relmo.nn.pooling import length_mask
 from relmo.nn.recurrence import initialise
-from relmo.nn.recurrence.highway_lstm import AlternatingLSTM
+from relmo.nn.recurrence.highway_lstm import AlternatingLayers, AlternatingLSTM
 from relmo.settings.tasks import SRLModelSettings
 
 MAX_WORDS = 8192  # per forward pass in evaluation, counted for each predicate; bounds the memory
@@ -88,13 +89,13 @@ class SRLNetwork(nn.Module):
             )
         self.marks = nn.Parameter(torch.empty(2, settings.mark_dim))
         nn.init.xavier_uniform_(self.marks)
-        self.encoder = AlternatingLSTM(
-            input_size=input_size + settings.mark_dim,
-            hidden=settings.hidden,
-            layers=settings.layers,
-            dropout=settings.dropout,
-        )
-        self.output = nn.Linear(settings.hidden + elmo_size, len(legal) - 2)
+        sizes: dict[str, Any] = {"input_size": input_size + settings.mark_dim, "layers": settings.layers}
+        self.encoder: AlternatingLSTM | AlternatingLayers
+        if settings.cell == "highway":
+            self.encoder = AlternatingLSTM(hidden=settings.hidden, dropout=settings.dropout, **sizes)
+        else:
+            self.encoder = AlternatingLayers(cell_of(settings), dropout=settings.dropout, **sizes)
+        self.output = nn.Linear(self.encoder.output_size + elmo_size, len(legal) - 2)
         self.register_buffer("legal", legal, persistent=False)
         initialise(self)
 

@@ -1,13 +1,15 @@
 """Settings of `relmo train bilm`: bidirectional language models (ELMo)."""
 
 from dataclasses import field
+from functools import partial
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from relmo.errors import SettingError
+from relmo.registry import cells_with
 from relmo.settings import fields as f
-from relmo.settings.sections import TrainSettings
+from relmo.settings.sections import CellSettings, TrainSettings
 
 CHARACTERS = f.Only(input=("char", "dictionary"))
 
@@ -34,7 +36,7 @@ class BiLMTextSettings(f.SettingsSection):
     """Bytes that are not UTF-8: stop with an error that says where they are, or read them as U+FFFD."""
 
 
-class BiLMModelSettings(f.SettingsSection):
+class BiLMModelSettings(CellSettings):
     """Network of a bidirectional language model; the defaults are the published small model."""
 
     input: Literal["char", "word", "dictionary"] = "char"
@@ -52,23 +54,23 @@ class BiLMModelSettings(f.SettingsSection):
     highway: Annotated[f.OptionalLayers, CHARACTERS] = 1
     """Number of highway layers after the convolutions."""
     layers: f.NumLayers = 2
-    """Number of LSTM layers per direction."""
+    """Number of recurrent layers per direction."""
     hidden: f.Size = 1024
-    """Hidden size of each LSTM."""
+    """Hidden size of each recurrent layer."""
     projection: f.Size = 128
-    """Size of the token vectors and of the projected output of each LSTM. There is no projection if it equals
-    hidden."""
-    cell_clip: f.Weight = 3.0
-    """Clip the cell states to plus or minus this value; 0 turns clipping off."""
-    projection_clip: f.Weight = 3.0
-    """Clip the projected outputs to plus or minus this value; 0 turns clipping off."""
+    """Size of the token vectors and of the projected output of each layer. There is no projection if it equals hidden.
+    An LSTM carries the projected output, other cells the output before the projection."""
+    cell_clip: Annotated[f.Weight, f.Only(cell=partial(cells_with, "cell_clip"))] = 3.0
+    """LSTM only: clip the cell states to plus or minus this value; 0 turns clipping off."""
+    projection_clip: Annotated[f.Weight, f.Only(cell=partial(cells_with, "projection_clip"))] = 3.0
+    """LSTM only: clip the projected outputs to plus or minus this value; 0 turns clipping off."""
     skip_connections: bool = True
     """Residual connections from the second layer on."""
     dropout: f.Rate = 0.1
-    """Dropout on the input of every LSTM and on the output of the top one."""
+    """Dropout on the input of every recurrent layer and on the output of the top one."""
     state_dropout: f.Rate = 0.01
-    """Fraction of lanes that start a training window from a zero state instead of the carried one. A network that never
-    starts from zero does not learn how sentences begin, and its cells can saturate when it embeds one."""
+    """Fraction of lanes that start a training window from the initial state instead of the carried one. A network that
+    never does so does not learn how sentences begin, and its cells can saturate when it embeds one."""
     tied: Annotated[bool, f.Only(input="word")] = False
     """Word input only: use the input embeddings as the weights of the output layer."""
     softmax: Literal["full", "sampled"] = "sampled"
@@ -76,8 +78,8 @@ class BiLMModelSettings(f.SettingsSection):
     samples: Annotated[f.Size, f.Only(softmax="sampled")] = 8192
     """Sampled softmax: number of sampled words per step."""
     softmax_dim: f.Dimension | None = None
-    """Size of the output embeddings if it is smaller than projection; a matrix maps the output of the LSTMs to it. This
-    saves parameters with a large vocabulary."""
+    """Size of the output embeddings if it is smaller than projection; a matrix maps the output of the top layer to it.
+    This saves parameters with a large vocabulary."""
 
     def check(self) -> None:
         super().check()

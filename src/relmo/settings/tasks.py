@@ -270,6 +270,9 @@ class SRLTextSettings(TaskTextSettings):
 class SRLModelSettings(CellSettings):
     """Network: deep recurrent layers of alternating direction with highway connections."""
 
+    cell: CellName = "highway"
+    """Recurrent cell. highway is the published LSTM with a highway from its input to its output; other cells have the
+    highway around them, with a gate that reads the input."""
     layers: f.NumLayers = 8
     """Number of layers; the first one reads forward, the second backward, and so on."""
     hidden: f.Size = 300

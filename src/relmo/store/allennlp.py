@@ -21,7 +21,7 @@ from relmo.disk.files import is_file
 from relmo.disk.state_dict import StoredTensor, read_state_dict
 from relmo.errors import ModelError, quote
 from relmo.networks.bilm import BiLMNetwork, DictionaryEncoder, WordEncoder
-from relmo.nn.recurrence.elmo_lstm import FORGET_BIAS
+from relmo.nn.recurrence.elmo_lstm import FORGET_BIAS, ElmoLSTM
 from relmo.settings.bilm import BiLMSettings
 from relmo.store.folder import CONFIG
 from relmo.store.original import Section, load_json, make_unallocated, parse_options, read_optional_json
@@ -261,6 +261,7 @@ def layout(network: BiLMNetwork, names: Names) -> Iterator[Part]:
     if encoder.projection is not None:
         yield part(f"{names.projection}.weight", encoder.projection.weight)
         yield part(f"{names.projection}.bias", encoder.projection.bias)
+    assert isinstance(network.lstm, ElmoLSTM)
     for depth, layer in enumerate(network.lstm.stack):
         forget = slice(layer.hidden_size, 2 * layer.hidden_size)
         for d, direction in enumerate(DIRECTIONS):

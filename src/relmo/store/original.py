@@ -24,6 +24,7 @@ from relmo.disk.files import NO_DOWNLOAD, find_url, is_file, parse_json, read_te
 from relmo.disk.outputs import atomic, create_hdf5, new_folder
 from relmo.errors import ModelError, SettingError, quote
 from relmo.networks.bilm import BiLMNetwork, CharacterEncoder, DictionarySizes
+from relmo.nn.recurrence.elmo_lstm import ElmoLSTM
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.fields import parse_filters
 from relmo.store.folder import CONFIG, MODEL_FILES, SkipInit, write_json
@@ -280,6 +281,7 @@ def _layout(network: BiLMNetwork) -> Iterator[Dataset]:
     for name, linear in linears.items():
         yield single(name.format("W"), linear.weight.T)
         yield single(name.format("b"), linear.bias)
+    assert isinstance(network.lstm, ElmoLSTM)
     for d, (depth, layer) in product(range(2), enumerate(network.lstm.stack)):
         paths = [f"RNN_{d}/RNN/MultiRNNCell/Cell{depth}/LSTMCell/"]
         if len(network.lstm.layers) == 1:
@@ -362,6 +364,8 @@ def write_original(model: "BiLM", folder: str | Path, *, overwrite: bool = False
     settings = model.settings.model
     if settings.input != "char":
         raise ModelError(f"the original format supports character input only, not {settings.input} input")
+    if not isinstance(model.network.lstm, ElmoLSTM):
+        raise ModelError(f"the original format supports ELMo's LSTM only, not {model.network.lstm.describe()}")
     clips = (settings.cell_clip, settings.projection_clip)
     cell_clip, projection_clip = ((int(clip) if clip.is_integer() else clip) if clip else None for clip in clips)
     options = {  # every key that some reader requires

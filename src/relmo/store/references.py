@@ -16,6 +16,7 @@ import relmo
 from relmo.disk.files import is_file
 from relmo.errors import ModelError
 from relmo.networks.elmo import without_output
+from relmo.nn.recurrence.elmo_lstm import ElmoLSTM
 from relmo.store.folder import BUNDLED, CONFIG, EXAMPLES, digest, named_tensors
 from relmo.store.original import PairOrPath, locate
 
@@ -30,6 +31,8 @@ BUNDLED_KINDS = {**dict(zip(BUNDLED, ("bilm", "skipgram"), strict=True)), **dict
 """Kinds of the bundled models by name."""
 DIGEST_SETTINGS = ("input", "activation", "max_characters", "skip_connections", "cell_clip", "projection_clip")
 """Settings of a biLM that its vectors depend on, besides its weights."""
+CELL_SETTINGS = ("cell", "cell_options")
+"""Further ones of a biLM with another cell than ELMo's LSTM."""
 _BILM_DIGESTS: WeakKeyDictionary[nn.Module, tuple[Any, str]] = WeakKeyDictionary()
 
 
@@ -95,7 +98,8 @@ def absolute_source(source: str) -> str:
 
 def bilm_digest(model: "BiLM") -> str:
     """Return a digest of all that a biLM's vectors depend on, which is cached until a tensor of the network changes."""
-    settings = {name: getattr(model.settings.model, name) for name in DIGEST_SETTINGS}
+    names = DIGEST_SETTINGS if isinstance(model.network.lstm, ElmoLSTM) else (*DIGEST_SETTINGS, *CELL_SETTINGS)
+    settings = {name: getattr(model.settings.model, name) for name in names}
     words: Any = model.vocabulary.symbols if model.settings.model.input == "word" and model.vocabulary else None
     if model.dictionaries is not None:
         words = [d.symbols for d in (model.dictionaries.characters, model.dictionaries.words) if d is not None]

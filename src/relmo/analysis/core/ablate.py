@@ -21,6 +21,7 @@ from relmo.errors import SettingError
 from relmo.nn.kernels.lstm_step import lengths_of
 from relmo.nn.quantize import Precision
 from relmo.nn.recurrence import State
+from relmo.nn.recurrence.bidirectional import BidirectionalStacks
 from relmo.nn.recurrence.elmo_lstm import ElmoLSTM, ElmoLSTMOutput
 from relmo.nn.recurrence.stack import Recurrent, RecurrentOutput
 
@@ -28,6 +29,7 @@ How = Literal["zero", "mean", "hold", "scale"]
 Units = int | Sequence[int] | np.ndarray
 Values = float | Sequence[float] | np.ndarray | None
 Sizes = Sequence[int] | None
+BiStacks = ElmoLSTM | BidirectionalStacks
 Direction = Literal["forward", "backward", "both"]
 DIRECTIONS: dict[str, tuple[int, ...]] = {"forward": (0,), "backward": (1,), "both": (0, 1)}
 
@@ -77,7 +79,7 @@ def intervene(
     replacements: dict[str, Callable[..., Any]] = {}  # methods that step through the cells with changes
     if isinstance(module, Recurrent):
         replacements["forward"] = partial(_run_recurrent, module)
-    elif isinstance(module, ElmoLSTM):
+    elif isinstance(module, ElmoLSTM | BidirectionalStacks):
         replacements |= {"forward": partial(_run_elmo, module), "infer": partial(_infer_elmo, module)}
     elif isinstance(module, nn.RNNBase):
         replacements["forward"] = partial(_run_torch, module)
@@ -177,13 +179,14 @@ def _run_recurrent(
 
 
 def _run_elmo(
-    module: ElmoLSTM, x: Tensor, state: State | None = None, sizes: Sizes = None, *, gates: Tensor | None = None
+    module: BiStacks, x: Tensor, state: State | None = None, sizes: Sizes = None, *, gates: Tensor | None = None
 ) -> ElmoLSTMOutput:
-    """Run both directions from their input x (2, T, B, I), or from the first layer's gates (2, T, B, 4H)."""
+    """Run both directions from their input x (2, T, B, I), or from the first layer's input gates (2, T, B, G)."""
     stack, changes = _prepare(module, module.dropout if gates is None else 0.0)
     batch = x.shape[2]
     state = module.initial_state(batch) if state is None else state
-    states = [tuple(tensor.transpose(0, 1) for tensor in state[2 * d : 2 * d + 2]) for d in range(len(stack.layers))]
+    tensors = (tensor.transpose(0, 1) for tensor in state)
+    states = [tuple(next(tensors) for _ in layer.cell.states) for layer in stack.layers]
     lengths = None
     if sizes is not None and (not len(sizes) or sizes[-1] < batch):
         lengths = lengths_of(sizes, batch).to(x.device)
@@ -193,7 +196,7 @@ def _run_elmo(
 
 
 def _infer_elmo(
-    module: ElmoLSTM,
+    module: BiStacks,
     gates: Tensor,
     words: Tensor,
     state: State | None = None,
@@ -203,7 +206,7 @@ def _infer_elmo(
 ) -> ElmoLSTMOutput:
     if precision != "float32":
         raise SettingError(f"Interventions require float32; the model's precision is {precision}.")
-    input_gates = torch.stack([gates[d][words[d]] for d in range(2)])  # (2, T, B, 4H)
+    input_gates = torch.stack([gates[d][words[d]] for d in range(2)])  # (2, T, B, G)
     with torch.no_grad(), torch.autocast(gates.device.type, enabled=False):
         return _run_elmo(module, input_gates, state, sizes, gates=input_gates)
 

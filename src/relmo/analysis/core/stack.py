@@ -17,6 +17,7 @@ from torch.nn.functional import linear
 
 from relmo.errors import ModelError
 from relmo.nn.recurrence import Cell, State, cell_class
+from relmo.nn.recurrence.bidirectional import BidirectionalStacks
 from relmo.nn.recurrence.elmo_lstm import ElmoLSTM
 from relmo.nn.recurrence.stack import Recurrent, expand_mask, unroll_fused
 
@@ -281,7 +282,8 @@ def _step_through(
 
 def build_stack(network: nn.Module) -> Stack:
     """Return the only recurrent layers of a network as plain weights: of relmo's modules, nn.RNN, nn.GRU or nn.LSTM."""
-    modules = [module for module in network.modules() if isinstance(module, (Recurrent, ElmoLSTM, nn.RNNBase))]
+    kinds = (Recurrent, ElmoLSTM, BidirectionalStacks, nn.RNNBase)
+    modules = [module for module in network.modules() if isinstance(module, kinds)]
     if len(modules) != 1:
         problem = f"has {len(modules)} recurrent modules; pass one of them" if modules else "has no recurrent layers"
         raise ModelError(
@@ -298,6 +300,12 @@ def build_stack(network: nn.Module) -> Stack:
         skips = module.skip_connections
         stacked = enumerate(module.stack)
         return Stack(module, [StackLayer(list(layer.cells(module.clips)), skips and d > 0) for d, layer in stacked])
+    if isinstance(module, BidirectionalStacks):
+        layers = []
+        for depth, layer in enumerate(module.stack):
+            projections = () if layer.weight_hr is None else layer.weight_hr.unbind()
+            layers.append(StackLayer(layer.cells, module.skip_connections and depth > 0, projections))
+        return Stack(module, layers)
     layers = []
     name, options = TORCH_CELLS[module.mode]
     options = options | ({"projection": module.proj_size} if module.proj_size else {})

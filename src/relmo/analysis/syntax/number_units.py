@@ -473,7 +473,9 @@ def output_weights(model: LanguageModel | BiLM, unit: Unit, forms: tuple[Sequenc
     weight = softmax.vectors(symbols)  # (F, D)
     if isinstance(reader.network, RecurrentLM) and reader.network.bottleneck is not None:
         weight = weight @ reader.network.bottleneck.weight
-    projection = stack.layers[unit.layer].projection
+    projection, projections = stack.layers[unit.layer].projection, stack.layers[unit.layer].projections
+    if projections:
+        weight = weight @ projections[unit.direction == "backward"]
     if unit.state != "h" and projection is not None:
         weight = weight @ projection  # (F, H)
     values = weight[:, unit.number].double().cpu().numpy()

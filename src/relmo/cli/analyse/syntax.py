@@ -212,9 +212,10 @@ def number_units(
 
 def _connect(model: Any, sources: list[Any], number: Any) -> dict[str, Any]:
     """Return the weights from syntax units to the gates of up to three long-range units of the same layer."""
+    from relmo.analysis.core.stack import build_stack
     from relmo.analysis.syntax.gate_traces import connections
 
-    has_projection = bool(model.settings.model.projection)
+    has_projection = build_stack(model.network).layers[0].projection is not None
     layers = {source.layer for source in sources}
     units = [unit.unit for unit in number.of("long")]
     targets = [unit for unit in units if unit.layer in layers and not (unit.state == "h" and has_projection)][:3]

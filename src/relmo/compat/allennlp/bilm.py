@@ -17,6 +17,7 @@ from relmo.errors import SettingError
 from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork, CharacterEncoder
+from relmo.nn.recurrence.stack import expand_mask
 from relmo.store.allennlp import ALLENNLP, layout
 from relmo.text.characters import CHARACTERS, END_OF_WORD
 
@@ -212,7 +213,8 @@ class _ElmoLstm(nn.Module):
         elif (states := self._states) is not None:
             rows = torch.zeros(len(states[0]), dtype=torch.bool, device=states[0].device)
             rows[: len(mask)] = mask.to(rows)[: len(rows)]
-            self._states = tuple(tensor.masked_fill(rows[:, None, None], 0) for tensor in states)
+            pairs = zip(states, self.lstm.initial_state(len(rows)), strict=True)
+            self._states = tuple(torch.where(expand_mask(rows, old), new, old) for old, new in pairs)
 
 
 def _word_mask(ids: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from relmo.nn.kernels import lstm_step, lstm_step_triton
 from relmo.nn.kernels.lstm_step import Gates, Steps, Weights, lengths_of
 from relmo.nn.quantize import Factor, Precision
-from relmo.nn.recurrence.lstm import clip, update_memory
+from relmo.nn.recurrence.lstm import clip
 
 ROWS = 16  # inference runs multiples of so many rows: then a row's numbers do not depend on the number of rows
 
@@ -135,8 +135,9 @@ def infer_rounded(
     for t, n in enumerate(start.sizes):
         rows = min(gates.shape[2], -(-n // ROWS) * ROWS)
         i, f, g, o = (gates[:, t, :rows] + hh.product(h[:, :rows])).chunk(4, dim=-1)
-        *_, o, c_next = update_memory(i, f, g, o, c[:, :rows], start.clips.cell)
-        m = o * torch.tanh(c_next)
+        c_next = torch.sigmoid(f) * c[:, :rows] + torch.sigmoid(i) * torch.tanh(g)
+        c_next = clip(c_next, start.clips.cell)
+        m = torch.sigmoid(o) * torch.tanh(c_next)
         output = m if hr is None else clip(hr.product(m), start.clips.projection)
         c[:, :n] = c_next[:, :n]
         h[:, :n] = y[:, t, :n] = output[:, :n]

@@ -132,7 +132,7 @@ class ElmoLSTM(nn.Module):
         super().__init__()
         self.skip_connections, self.dropout, self.fast = skip_connections, dropout, fast
         self.clips = Clips(cell_clip, projection_clip if projection else None)
-        self.output_size = projection or hidden_size
+        self.input_size, self.output_size = input_size, projection or hidden_size
         sizes = [input_size] + [self.output_size] * (layers - 1)
         self.layers = nn.ModuleList(ElmoLayer(size, hidden_size, projection) for size in sizes)
 

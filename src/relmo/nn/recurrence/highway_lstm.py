@@ -1,21 +1,21 @@
-"""Deep LSTMs with alternating directions and highway connections.
+"""Deep stacks with alternating directions and highway connections: of highway LSTMs, or of any other cell.
 
-For each layer, with input x_t and previous state h_{t-1}, c_{t-1} (t + 1 in layers that read backwards):
+The published layers are LSTMs with the highway inside, where z is a dropout mask that all steps of a sequence share
+(t + 1 in place of t - 1 in layers that read backwards):
 
-    i, f, o = sigmoid(W x_t + U h_{t-1} + b)         input, forget and output gate, each with weights of its own
-    g       = tanh(W_g x_t + U_g h_{t-1} + b_g)      candidate
-    c_t     = f * c_{t-1} + i * g
-    r       = sigmoid(W_r x_t + U_r h_{t-1} + b_r)   share of the LSTM's output, against the input's
-    h_t     = z * (r * o * tanh(c_t) + (1 - r) * W_h x_t)
+    h_t = z * (r * o * tanh(c_t) + (1 - r) * W_xh x_t)             `HighwayLSTMCell`, without z
 
-z is a dropout mask that all steps of a sequence share. Past a sequence's end the input gate is closed and h is zero, so
-a layer that reads backwards begins at each sequence's own end. The gate r starts almost closed, with a bias of -2, so
-that at first the words bypass the layers; with 0 a deep network learns much more slowly.
+Past a sequence's end the input gate is closed and h is zero, so a layer that reads backwards begins at each sequence's
+own end. Any other cell is run as it is, with output y_t, and has the highway around it; its gate reads the input alone:
+
+    r_t = sigmoid(W_xr x_t + b_r)
+    h_t = z * (r_t * y_t + (1 - r_t) * W_xh x_t)
 
     He et al. 2017, Deep semantic role labeling;  Zhang et al. 2016, Highway long short-term memory RNNs
     Gal & Ghahramani 2016 (one mask);  Saxe et al. 2014 (orthogonal weights);  Srivastava et al. 2015 (the initial bias)
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,83 +23,192 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import dropout, linear
 
+from relmo.nn.dropout import SequenceDropout
 from relmo.nn.pooling import length_mask
-from relmo.nn.recurrence.base import orthogonal_
-from relmo.nn.recurrence.lstm import update_memory
+from relmo.nn.recurrence.base import (
+    Cell,
+    Quantity,
+    Record,
+    State,
+    gate,
+    orthogonal_,
+    stacked_matrices,
+    state,
+    unchanged,
+)
+from relmo.nn.recurrence.stack import run_cell
 
 GATES = ("g", "i", "f", "o", "r")  # the order of the stacked weights
 CLOSED = -1e4  # added to a gate to make it exactly zero
+HIGHWAY_BIAS = -2.0  # of r at first, so that words bypass the layers; with 0 a deep network learns much more slowly
 
 
-class HighwayLSTM(nn.Module):
-    """One layer, from right to left if `reverse`, with the weights of the gates stacked in the order of GATES."""
+class HighwayLSTMCell(Cell):
+    """LSTM with a highway connection from its input to its output.
 
-    def __init__(self, input_size: int, hidden: int, *, reverse: bool = False, fast: bool = True):
-        super().__init__()
-        self.hidden, self.reverse, self.fast = hidden, reverse, fast
-        rows = len(GATES) * hidden
+    g  = tanh(W_xg x + W_hg h + b_g)
+    i  = sigmoid(W_xi x + W_hi h + b_i)
+    f  = sigmoid(W_xf x + W_hf h + b_f)
+    o  = sigmoid(W_xo x + W_ho h + b_o)
+    r  = sigmoid(W_xr x + W_hr h + b_r)
+    c' = f * c + i * g
+    h' = r * o * tanh(c') + (1 - r) * (W_xh x)
+
+    All matrices start orthogonal, each block by itself, b_f at 1, b_r at -2 and the other biases at 0.
+    """
+
+    name = "highway"
+    keeps = "f"
+    inputs = ("weight_ih", "weight_xh")
+    recurrent = ("weight_hh",)
+
+    def __init__(self, input_size: int, hidden_size: int):
+        super().__init__(input_size, hidden_size)
+        rows = len(GATES) * hidden_size
         self.weight_ih = nn.Parameter(torch.empty(rows, input_size))
-        self.weight_hh = nn.Parameter(torch.empty(rows, hidden))
-        self.weight_xh = nn.Parameter(torch.empty(hidden, input_size))
+        self.weight_hh = nn.Parameter(torch.empty(rows, hidden_size))
+        self.weight_xh = nn.Parameter(torch.empty(hidden_size, input_size))
         self.bias = nn.Parameter(torch.empty(rows))
+        self.reset_parameters()
+
+    def quantities(self) -> list[Quantity]:
+        H = self.hidden_size
+        return [
+            state("h", H, role="output"),
+            state("c", H),
+            gate("i", H, description="input gate"),
+            gate("f", H, description="forget gate"),
+            gate("o", H, description="output gate"),
+            gate("r", H, description="highway gate"),
+            Quantity("g", (H,), "candidate", "candidate", -1.0, 1.0),
+        ]
+
+    def equations(self) -> dict[str, str]:
+        equations = {block: f"sigmoid(W_x{block} x + W_h{block} h + b_{block})" for block in GATES}
+        equations["g"] = equations["g"].replace("sigmoid", "tanh")
+        return equations | {"c": "f * c + i * g", "h": "r * o * tanh(c') + (1 - r) * (W_xh x)"}
+
+    def named_weights(self) -> dict[str, Tensor]:
+        """Return the weights by name: W_xf reads x for the block f, W_hf reads h; b_f is a bias; W_xh is the bypass."""
+        named = {f"W_x{block}": matrix for block, matrix in self.input_matrices().items()}
+        named |= {f"W_h{block}": matrix for block, matrix in self.recurrent_matrices().items()}
+        named |= {f"b_{block}": bias for block, bias in zip(GATES, self.bias.chunk(len(GATES)), strict=True)}
+        return named | {"W_xh": self.weight_xh}
+
+    def input_matrices(self) -> dict[str, Tensor]:
+        return stacked_matrices(GATES, self.weight_ih)
+
+    def recurrent_matrices(self) -> dict[str, Tensor]:
+        return stacked_matrices(GATES, self.weight_hh)
+
+    def reset_parameters(self) -> None:
         for weight in (self.weight_ih, self.weight_hh, self.weight_xh):
-            for block in weight.split(self.hidden):
+            for block in weight.split(self.hidden_size):
                 orthogonal_(block)
         nn.init.zeros_(self.bias)
-        for gate, bias in (("f", 1.0), ("r", -2.0)):
-            nn.init.constant_(self.bias.split(self.hidden)[GATES.index(gate)], bias)
+        for block, bias in (("f", 1.0), ("r", HIGHWAY_BIAS)):
+            nn.init.constant_(self.bias.split(self.hidden_size)[GATES.index(block)], bias)
 
-    def forward(self, x: Tensor, words: Tensor, z: Tensor | None = None) -> Tensor:
-        """Return h (T, B, H) of x (T, B, I). `words` (T, B, 1) is the mask of the sequences; z (B, H) drops units."""
-        from_x = linear(x, self.weight_ih, self.bias)  # (T, B, 5H)
-        carried = linear(x, self.weight_xh)  # (T, B, H)
-        from_x.narrow(2, GATES.index("i") * self.hidden, self.hidden).add_(~words * CLOSED)
-        U = self.weight_hh
-        mask = words.to(U.dtype) if z is None else words * z.to(U.dtype)
-        run = _Recurrence.apply if self.fast else unroll_highway
-        with torch.autocast(x.device.type, enabled=False):
-            return run(from_x.to(U.dtype), carried.to(U.dtype), U, mask, self.reverse)
+    def initialise(self) -> None:
+        """Keep the weights, which are those for a task."""
+
+    def project_input(self, x: Tensor) -> Tensor:
+        return torch.cat([linear(x, self.weight_ih, self.bias), linear(x, self.weight_xh)], dim=-1)
+
+    def step(self, x: Tensor, state: State, *, record: Record = unchanged) -> tuple[Tensor, State]:
+        h, c = state
+        x_gates, bypass = x.split([len(GATES) * self.hidden_size, self.hidden_size], dim=-1)
+        g, i, f, o, r = (x_gates + linear(h, self.weight_hh)).chunk(len(GATES), dim=-1)  # each (B, H)
+        g, i, f = record("g", torch.tanh(g)), record("i", torch.sigmoid(i)), record("f", torch.sigmoid(f))
+        o, r = record("o", torch.sigmoid(o)), record("r", torch.sigmoid(r))
+        c = record("c", f * c + i * g)
+        h = record("h", r * o * torch.tanh(c) + (1 - r) * bypass)
+        return h, (h, c)
 
 
-def unroll_highway(from_x: Tensor, carried: Tensor, U: Tensor, mask: Tensor, reverse: bool) -> Tensor:
-    """Compute h (T, B, H) from the input's part of the gates (T, B, 5H), W_h x (T, B, H), and z as a mask (T, B, H)."""
-    h = c = carried.new_zeros(carried.shape[1:])
-    outputs = list(carried)
-    for t in range(len(from_x))[:: -1 if reverse else 1]:
-        g, i, f, o, r = (from_x[t] + linear(h, U)).chunk(len(GATES), dim=1)
-        *_, o, c = update_memory(i, f, g, o, c)
-        r = torch.sigmoid(r)
-        h = mask[t] * (r * o * torch.tanh(c) + (1 - r) * carried[t])
-        outputs[t] = h
-    return torch.stack(outputs) if outputs else carried
+def run_layer(
+    cell: HighwayLSTMCell, x: Tensor, words: Tensor, z: Tensor | None = None, *, reverse: bool, fast: bool = True
+) -> Tensor:
+    """Return h (T, B, H) of x (T, B, I). `words` (T, B, 1) is the mask of the sequences; z (B, H) drops units."""
+    from_x = linear(x, cell.weight_ih, cell.bias)  # (T, B, 5H)
+    bypass = linear(x, cell.weight_xh)  # (T, B, H)
+    from_x.narrow(2, GATES.index("i") * cell.hidden_size, cell.hidden_size).add_(~words * CLOSED)
+    U = cell.weight_hh
+    mask = words.to(U.dtype) if z is None else words * z.to(U.dtype)
+    with torch.autocast(x.device.type, enabled=False):
+        if fast:
+            return _Recurrence.apply(from_x.to(U.dtype), bypass.to(U.dtype), U, mask, reverse)
+        projected = torch.cat([from_x, bypass], dim=2).to(U.dtype)
+        state, outputs = cell.initial_state(x.shape[1]), list(bypass)
+        for t in range(len(x))[:: -1 if reverse else 1]:
+            h, (_, c) = cell.step(projected[t], state)
+            outputs[t], state = h * mask[t], (h * mask[t], c)
+        return torch.stack(outputs) if outputs else bypass
 
 
 class AlternatingLSTM(nn.Module):
-    """Layers of `HighwayLSTM` that read from left to right and from right to left in turn; `dropout` draws z."""
+    """Layers of highway LSTMs that read from left to right and from right to left in turn; `dropout` draws z."""
 
     def __init__(self, *, input_size: int, hidden: int, layers: int, dropout: float = 0.0, fast: bool = True):
         super().__init__()
-        self.dropout = dropout
+        self.dropout, self.fast = dropout, fast
         self.output_size = hidden
-        self.layers = nn.ModuleList(
-            HighwayLSTM(hidden if depth else input_size, hidden, reverse=depth % 2 == 1, fast=fast)
-            for depth in range(layers)
-        )
+        self.layers = nn.ModuleList(HighwayLSTMCell(hidden if depth else input_size, hidden) for depth in range(layers))
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Return (B, T, H), zero past each sequence's end, of x (B, T, I) and lengths (B,)."""
         words = length_mask(lengths.to(x.device), x.shape[1]).T.unsqueeze(2)  # (T, B, 1)
         x = x.transpose(0, 1).masked_fill(~words, 0.0)
-        for layer in self.layers:
+        for depth, cell in enumerate(self.layers):
             z = None
             if self.training and self.dropout > 0:
                 z = dropout(x.new_ones(x.shape[1], self.output_size), self.dropout)
-            x = layer(x, words, z)
+            x = run_layer(cell, x, words, z, reverse=depth % 2 == 1, fast=self.fast)  # type: ignore[arg-type]
         return x.transpose(0, 1)
 
 
+class HighwayLayer(nn.Module):
+    """One layer of any cell with the highway around it."""
+
+    def __init__(self, cell: Cell):
+        super().__init__()
+        self.cell = cell
+        self.weight_xr, self.weight_xh = (
+            nn.Parameter(orthogonal_(torch.empty(cell.output_size, cell.input_size))) for _ in range(2)
+        )
+        self.bias_r = nn.Parameter(torch.full((cell.output_size,), HIGHWAY_BIAS))
+
+    def forward(self, x: Tensor, lengths: Tensor, *, reverse: bool) -> Tensor:
+        """Return h (B, T, O) of x (B, T, I), which must be zero past each sequence's end, as h is."""
+        y, _ = run_cell(self.cell, x, self.cell.initial_state(len(x)), lengths, reverse=reverse)
+        return torch.lerp(linear(x, self.weight_xh), y, torch.sigmoid(linear(x, self.weight_xr, self.bias_r)))
+
+
+class AlternatingLayers(nn.Module):
+    """Layers of any cell, as in `AlternatingLSTM`, with the highway around each."""
+
+    def __init__(self, make_cell: Callable[[int], Cell], *, input_size: int, layers: int, dropout: float = 0.0):
+        super().__init__()
+        self.dropout = SequenceDropout(dropout, variational=True)
+        self.layers = nn.ModuleList()
+        for _ in range(layers):
+            layer = HighwayLayer(make_cell(input_size))
+            self.layers.append(layer)
+            input_size = layer.cell.output_size
+        self.output_size = input_size
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Return (B, T, O), zero past each sequence's end, of x (B, T, I) and lengths (B,), which are at least 1."""
+        if not len(x):  # torch's recurrences take no empty batch
+            return x.new_zeros(*x.shape[:2], self.output_size)
+        x = x.masked_fill(~length_mask(lengths.to(x.device), x.shape[1]).unsqueeze(2), 0.0)
+        for depth, layer in enumerate(self.layers):
+            x = self.dropout(layer(x, lengths, reverse=depth % 2 == 1))
+        return x
+
+
 class _Recurrence(torch.autograd.Function):
-    """`unroll_highway` with a backward pass of its own."""
+    """The loop of `run_layer`, from x and W_xh x of all steps, with a backward pass of its own."""
 
     @staticmethod
     def forward(ctx: Any, from_x: Tensor, carried: Tensor, U: Tensor, mask: Tensor, reverse: bool) -> Tensor:

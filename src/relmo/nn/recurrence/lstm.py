@@ -167,14 +167,6 @@ class LSTMCell(StackedCell):
         return h, (h, c)
 
 
-def update_memory(
-    i: Tensor, f: Tensor, g: Tensor, o: Tensor, c: Tensor, limit: float | None = None
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the gates i, f, g, o and c' = clip(f * c + i * g, ±limit), from pre-activations and the cell state."""
-    i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
-    return i, f, g, o, clip(f * c + i * g, limit)
-
-
 def clip(x: Tensor, limit: float | None) -> Tensor:
     """Clamp x to ±limit; None does nothing."""
     return x if limit is None else x.clamp(-limit, limit)

@@ -166,6 +166,27 @@ def unroll_scan(
     return torch.where(mask.unsqueeze(2), y if order is None else y[rows, order], 0.0), state
 
 
+def run_cell(
+    cell: Cell, x: Tensor, state: State, lengths: Tensor | None, *, reverse: bool = False, fast: bool = True
+) -> tuple[Tensor, State]:
+    """Compute `unroll` by the fastest function that the cell has."""
+    if not fast or cell.fused is None:
+        run = unroll_scan if fast and has_scan(cell) else unroll
+        return run(cell, x, state, lengths, reverse=reverse)
+    x = reverse_sequences(x, lengths) if reverse else x
+    y, (state,) = unroll_fused(cell.fused, [cell.weights()], x, [state], lengths)
+    return reverse_sequences(y, lengths) if reverse else y, state
+
+
+def reverse_sequences(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Reverse each sequence of x (B, T, …); positions past its end stay in place."""
+    if lengths is None:
+        return x.flip(1)
+    time, sizes = torch.arange(x.shape[1], device=x.device), lengths.to(x.device).unsqueeze(1)
+    order = torch.where(time < sizes, sizes - 1 - time, time)  # (B, T)
+    return x[torch.arange(len(x), device=x.device).unsqueeze(1), order]
+
+
 def unroll_fused(
     name: str,
     weights: Sequence[Mapping[str, Tensor]],
