@@ -140,7 +140,7 @@ def train_task(
 def fit(
     stack: SeedStack, task: Task, protocol: Protocol, generators: list[np.random.Generator], device: str
 ) -> list[float]:
-    """Train the networks, each on its own sequences; return the mean losses of the last tenth of the steps."""
+    """Train the networks, each on its own sequences; return their mean losses over the last tenth of the steps."""
     weights = list(stack.parameters.values())
     optimizer = torch.optim.AdamW(weights, lr=protocol.lr, weight_decay=protocol.weight_decay)
     warm_up = min(protocol.warm_up, protocol.steps // 10 + 1)
@@ -162,7 +162,7 @@ def fit(
         clip_each(weights, protocol.clip)
         optimizer.step()
         scheduler.step()
-        if step >= 0.9 * protocol.steps:
+        if step >= protocol.steps - 1 - protocol.steps // 10:
             last_losses.append(losses.detach())
     return torch.stack(last_losses).mean(dim=0).tolist()
 
