@@ -14,9 +14,10 @@ import relmo
 from experiments.cells.train import match_hidden
 from relmo.analysis.core.published import require_data
 from relmo.analysis.memory.gradients import gradient_flow
-from relmo.analysis.syntax.agreement import agreement
+from relmo.analysis.syntax.agreement import ALL, agreement
 from relmo.nn.recurrence import make_cell
 from relmo.nn.recurrence.stack import Recurrent, has_scan
+from relmo.settings.fields import setting_fields
 from relmo.settings.lm import LanguageModelSettings
 from relmo.text.minimal_pairs import read_pairs
 
@@ -29,7 +30,7 @@ class LanguageBudget:
     """Budget of the language models, the same for all cells."""
 
     hidden: int = 192  # of the LSTM with whose number of parameters the others agree
-    lr: float = 3e-3
+    lr: float = 2e-3
     seed: int = 1
     characters: int = 1_000_000  # of tiny Shakespeare, read in training
     words: int = 600_000  # of WikiText-2
@@ -50,7 +51,7 @@ class SpeedBudget:
 
 def cell_settings(cell: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return a cell and its options as keywords of `relmo.train`."""
-    names = [name for name in options if name in LanguageModelSettings.__struct_fields__]
+    names = [name for name in options if name in setting_fields(LanguageModelSettings)]
     others = [f"{name}={str(value).lower()}" for name, value in options.items() if name not in names]
     keywords = {"cell": cell} | {name: options[name] for name in names}
     return keywords | ({"cell_options": others} if others else {})
@@ -83,7 +84,7 @@ def measure_shakespeare(
     out: Path, data: Path, cell: str, options: Mapping[str, Any], budget: LanguageBudget, device: str
 ) -> dict[str, Any]:
     """Return bits per character of tiny Shakespeare, and the lags at which the gradient falls below 1%."""
-    text = require_data(data / "lm/tinyshakespeare/input.txt")
+    text = require_data(data, "lm/tinyshakespeare/input.txt", "tiny Shakespeare")
     characters = (1 - VALID_FRACTION) * text.stat().st_size
     model, record = train_model(
         text, out, cell, options, budget, valid_fraction=VALID_FRACTION, epochs=budget.characters / characters,
@@ -99,18 +100,18 @@ def measure_wikitext(
     out: Path, data: Path, cell: str, options: Mapping[str, Any], budget: LanguageBudget, device: str
 ) -> dict[str, Any]:
     """Return the perplexity of WikiText-2's validation part, and the accuracy of the same model on BLiMP."""
-    text = require_data(data / "lm/wikitext-2/wiki.train.tokens")
-    valid = require_data(data / "lm/wikitext-2/wiki.valid.tokens")
+    text = require_data(data, "lm/wikitext-2/wiki.train.tokens", "WikiText-2")
+    valid = require_data(data, "lm/wikitext-2/wiki.valid.tokens", "WikiText-2")
     num_words = len(text.read_bytes().split()) + text.read_bytes().count(b"\n")
     model, record = train_model(
         text, out, cell, options, budget, valid=str(valid), unit="word", tokenizer="whitespace", batch=32, unroll=35,
         vocabulary_size=budget.vocabulary, softmax="adaptive", dropout=0.2, epochs=budget.words / num_words,
         device=device,
     )  # fmt: skip
-    paradigms = sorted(require_data(data / "tasks/agreement/blimp").glob("*.jsonl"))
+    paradigms = sorted(require_data(data, "tasks/agreement/blimp", "BLiMP").glob("*.jsonl"))
     pairs = [pair for path in paradigms for pair in read_pairs(path)[: budget.pairs]]
     report = agreement(model, pairs, control=False)
-    shares = [condition.accuracy.share for condition in report.conditions if condition.name != "all"]
+    shares = [condition.model.share.value for condition in report.conditions if condition.name != ALL]
     return record | {"perplexity": model.results["valid_perplexity"], "blimp": float(np.mean(shares))}
 
 

@@ -26,6 +26,8 @@ REFERENCE_CELL = "lstm"
 SIZE_STEP = 8  # hidden sizes are multiples, as cells with heads require
 SOLVED = 0.99  # accuracy on long sequences from which a seed counts as solved
 TEST_BATCH = 64
+CURRICULUM, CURRICULUM_START = 0.5, 0.25
+"""Share of the steps in which the largest size in training rises, and the share of it at the start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +111,7 @@ def train_task(
     task: Task, cell: str, options: Mapping[str, Any], protocol: Protocol, *, first_seed: int = 0, device: str = "cpu"
 ) -> dict[str, Any]:
     """Train all seeds of a cell on a task and test them; return the record."""
-    start = time.monotonic()
+    start, cpu_start = time.monotonic(), time.process_time()
     hidden, parameters = match_hidden(cell, options, protocol.hidden, protocol.layers)
     seeds = range(first_seed, first_seed + protocol.seeds)
     networks = []
@@ -127,6 +129,7 @@ def train_task(
         "protocol": asdict(protocol),
         "loss": losses,
         "seconds": round(seconds, 1),
+        "cpu_seconds": round(time.process_time() - cpu_start, 1),
     }
     for part, sizes in (("short", task.short), ("long", task.long)):
         batch = task.draw(np.random.default_rng(sizes), protocol.test_sequences, *sizes)
@@ -152,9 +155,7 @@ def fit(
 
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
     last_losses = []
-    for step, (inputs, targets) in zip(
-        range(protocol.steps), _training_batches(task, protocol, generators), strict=False
-    ):
+    for step, (inputs, targets) in enumerate(_training_batches(task, protocol, generators)):
         scores = stack(inputs.to(device))
         losses = compute_losses(scores, targets.to(device))
         optimizer.zero_grad()
@@ -170,8 +171,12 @@ def fit(
 def _training_batches(
     task: Task, protocol: Protocol, generators: list[np.random.Generator]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    while True:
-        batches = [task.draw(generator, protocol.batch, *task.short) for generator in generators]
+    """Yield ids and targets (seeds, B, T) of one step after the other; the largest size rises to that of the task."""
+    low, high = task.short
+    for step in range(protocol.steps):
+        share = min(1.0, CURRICULUM_START + (1 - CURRICULUM_START) * step / (CURRICULUM * protocol.steps))
+        limit = max(low, round(share * high))
+        batches = [task.draw(generator, protocol.batch, low, limit) for generator in generators]
         inputs, targets = (np.stack([batch[k] for batch in batches]) for k in (0, 1))
         yield torch.from_numpy(inputs), torch.from_numpy(targets)
 
