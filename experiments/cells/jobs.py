@@ -174,7 +174,7 @@ def summarise(results: dict[str, Any]) -> str:
         means = (sum(results[part]) / len(results[part]) for part in ("short", "long"))
         short, long = (f"{100 * mean:.1f}" for mean in means)
         return f"{short} short, {long} long, {results['solved']} solved, {results['seconds']:g} s"
-    names = ("bits_per_character", "perplexity", "blimp", "reach", "ratio", "seconds")
+    names = ("diverged", "bits_per_character", "perplexity", "blimp", "reach", "ratio", "seconds")
     return ", ".join(
         f"{name} {results[name]:.4g}" if isinstance(results[name], float) else f"{name} {results[name]}"
         for name in names

@@ -15,6 +15,7 @@ from experiments.cells.train import match_hidden
 from relmo.analysis.core.published import require_data
 from relmo.analysis.memory.gradients import gradient_flow
 from relmo.analysis.syntax.agreement import ALL, agreement
+from relmo.errors import RelmoError
 from relmo.nn.recurrence import make_cell
 from relmo.nn.recurrence.stack import Recurrent, has_scan
 from relmo.settings.fields import setting_fields
@@ -60,24 +61,34 @@ def cell_settings(cell: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def train_model(
     text: Path, out: Path, cell: str, options: Mapping[str, Any], budget: LanguageBudget, **settings: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """Train a language model; return it and what the records of both texts have in common."""
+    """Train a language model; return it, or None if it diverged, and what the records of both texts have in common."""
     hidden, parameters = match_hidden(cell, options, budget.hidden)
-    start = time.monotonic()
-    model = relmo.train(
-        "lm",
-        str(text),
-        out=out,
-        overwrite=True,
-        progress=False,
-        hidden=hidden,
-        embedding=budget.hidden,
-        lr=budget.lr,
-        seed=budget.seed,
-        **cell_settings(cell, options),
-        **settings,
-    )
-    record = {"cell": cell, "options": dict(options), "hidden": hidden, "parameters": parameters}
-    return model, record | {"results": model.results, "seconds": round(time.monotonic() - start, 1)}
+    record: dict[str, Any] = {"cell": cell, "options": dict(options), "hidden": hidden, "parameters": parameters}
+    start, cpu_start = time.monotonic(), time.process_time()
+    try:
+        model = relmo.train(
+            "lm",
+            str(text),
+            out=out,
+            overwrite=True,
+            progress=False,
+            hidden=hidden,
+            embedding=budget.hidden,
+            lr=budget.lr,
+            seed=budget.seed,
+            **cell_settings(cell, options),
+            **settings,
+        )
+    except RelmoError as error:
+        if "nan" not in str(error) and "inf" not in str(error):
+            raise
+        return None, record | {"diverged": str(error)}
+    seconds, cpu_seconds = time.monotonic() - start, time.process_time() - cpu_start
+    return model, record | {
+        "results": model.results,
+        "seconds": round(seconds, 1),
+        "cpu_seconds": round(cpu_seconds, 1),
+    }
 
 
 def measure_shakespeare(
@@ -90,6 +101,8 @@ def measure_shakespeare(
         text, out, cell, options, budget, valid_fraction=VALID_FRACTION, epochs=budget.characters / characters,
         batch=32, unroll=100, device=device,
     )  # fmt: skip
+    if model is None:
+        return record
     held_out = text.read_text(encoding="utf-8")[int(characters) :]
     flow = gradient_flow(model, held_out, lags=budget.lags, positions=budget.positions)
     reach = {curve.of: curve.memory for curve in flow.curves}
@@ -108,6 +121,8 @@ def measure_wikitext(
         vocabulary_size=budget.vocabulary, softmax="adaptive", dropout=0.2, epochs=budget.words / num_words,
         device=device,
     )  # fmt: skip
+    if model is None:
+        return record
     paradigms = sorted(require_data(data, "tasks/agreement/blimp", "BLiMP").glob("*.jsonl"))
     pairs = [pair for path in paradigms for pair in read_pairs(path)[: budget.pairs]]
     report = agreement(model, pairs, control=False)
@@ -150,4 +165,3 @@ def _time_step(network: Recurrent, x: torch.Tensor) -> float:
     if x.is_cuda:
         torch.cuda.synchronize()
     return time.perf_counter() - start
-

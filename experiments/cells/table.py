@@ -146,9 +146,9 @@ def _language_table(results: Results, rows: Sequence[str]) -> Table:
                 row,
                 find_family(row),
                 f"{sizes['hidden']} ({sizes['parameters'] / 1000:.0f}k)",
-                format_number(shakespeare.get("bits_per_character"), 3),
-                format_number(wikitext.get("perplexity"), 1),
-                format_number(100 * wikitext["blimp"] if wikitext else None, 1),
+                _format_score(shakespeare, "bits_per_character", 3),
+                _format_score(wikitext, "perplexity", 1),
+                _format_score(wikitext, "blimp", 3),
                 _format_reach(shakespeare.get("reach", {})),
                 *(
                     f"{speed['tokens_per_second']:,} ({speed['ratio']:.2f}, {speed['backend']})" if speed else ""
@@ -163,12 +163,16 @@ def _language_table(results: Results, rows: Sequence[str]) -> Table:
         lines,
         "Language, gradients and speed",
         [
-            "one layer, equal numbers of recurrent weights, a fixed budget of text; BLiMP: accuracy in percent of the "
-            "model of WikiText-2, the mean over 67 paradigms; chance 50",
+            "one layer, equal numbers of recurrent weights, a fixed budget of text; BLiMP: accuracy of the model of "
+            "WikiText-2, the mean over 67 paradigms; chance 0.5",
             "gradient reach: lag at which the gradient's median falls below 1% of that at lag 0, by state",
             "speed of training one layer, in brackets its ratio to torch's fused LSTM and the backend",
         ],
     )
+
+
+def _format_score(record: Mapping[str, Any], name: str, digits: int) -> str:
+    return "diverged" if "diverged" in record else format_number(record.get(name), digits) if record else ""
 
 
 def _format_reach(reach: Mapping[str, int | None]) -> str:

@@ -37,9 +37,9 @@ class Protocol:
     hidden: int = 64  # of the LSTM with whose number of parameters the others agree; also the size of the embeddings
     layers: int = 1
     seeds: int = 5
-    steps: int = 1500
-    batch: int = 32
-    lr: float = 3e-3
+    steps: int = 2000
+    batch: int = 16
+    lr: float = 5e-3
     warm_up: int = 100
     weight_decay: float = 0.01
     clip: float = 1.0

@@ -126,7 +126,9 @@ def test_symbols_and_classes_are_in_range(name: str) -> None:
 
 @pytest.mark.parametrize("cell", cell_names())
 def test_seeds_at_once_are_trained_like_one_alone(cell: str) -> None:
-    records = [train_task(TASKS["dyck"], cell, {}, replace(TINY, seeds=seeds), first_seed=s) for seeds, s in ((2, 0), (1, 1))]
+    records = [
+        train_task(TASKS["dyck"], cell, {}, replace(TINY, seeds=seeds), first_seed=s) for seeds, s in ((2, 0), (1, 1))
+    ]
     together, alone = records
     assert together["loss"][1] == pytest.approx(alone["loss"][0], rel=1e-4)
     assert together["long"][1] == pytest.approx(alone["long"][0], abs=0.02)
