@@ -32,7 +32,7 @@ PUBLISHED: dict[str, tuple[float, float, float]] = {
     "Mamba-2": (0.009, 0.478, 0.009),
     "Mamba-3": (1.000, 0.985, 0.878),
 }
-"""Scaled accuracy on long sequences in the tasks below: arXiv 2411.12537, table 3; the last two rows 2603.15569, table 4."""
+"""Scaled accuracy on long sequences in the tasks below: arXiv 2411.12537, table 3; Mamba-2 and -3: 2603.15569, table 4."""
 PUBLISHED_TASKS = ("parity", "arithmetic", "brackets")
 
 
@@ -79,8 +79,8 @@ def _accuracy_table(results: Results, rows: Sequence[str]) -> Table:
         lines,
         "Trained short, tested long",
         [
-            "accuracy in percent at the sizes of training → at longer ones: mean over seeds (minimum to maximum), number "
-            "of seeds with 99 or more",
+            "accuracy in percent at the sizes of training → at longer ones: mean over seeds (minimum to maximum), "
+            "number of seeds with 99 or more",
             "chance: the share of the most frequent class",
         ],
     )
@@ -126,8 +126,8 @@ def _published_table(results: Results, rows: Sequence[str]) -> Table:
         "Scaled accuracy on long sequences, beside published figures",
         [
             "(accuracy - chance) / (1 - chance); ours: mean over seeds (best seed)",
-            "published: arXiv 2411.12537, table 3; Mamba-2 and Mamba-3: 2603.15569, table 4. Their networks have several "
-            "layers and more weights, train longer, and learn from the last position alone, ours from every prefix",
+            "published: arXiv 2411.12537, table 3; Mamba-2 and Mamba-3: 2603.15569, table 4. Their networks have "
+            "several layers and more weights, train longer, and learn from the last position alone, ours from every prefix",
         ],
     )
 
