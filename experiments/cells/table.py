@@ -32,7 +32,7 @@ PUBLISHED: dict[str, tuple[float, float, float]] = {
     "Mamba-2": (0.009, 0.478, 0.009),
     "Mamba-3": (1.000, 0.985, 0.878),
 }
-"""Scaled accuracy on long sequences in the tasks below: arXiv 2411.12537, table 3; Mamba-2 and -3: 2603.15569, table 4."""
+"""Scaled accuracy on long sequences in the tasks below: arXiv 2411.12537, table 3; Mamba-2, -3: 2603.15569, table 4."""
 PUBLISHED_TASKS = ("parity", "arithmetic", "brackets")
 
 
@@ -127,7 +127,8 @@ def _published_table(results: Results, rows: Sequence[str]) -> Table:
         [
             "(accuracy - chance) / (1 - chance); ours: mean over seeds (best seed)",
             "published: arXiv 2411.12537, table 3; Mamba-2 and Mamba-3: 2603.15569, table 4. Their networks have "
-            "several layers and more weights, train longer, and learn from the last position alone, ours from every prefix",
+            "several layers and more weights, train longer, and learn from the last position alone; ours learn from "
+            "every prefix",
         ],
     )
 
