@@ -3,6 +3,7 @@
     python -m experiments [NAME…]           tables for one model: perplexity, pos, neighbours, wsd, agreement
     python -m experiments elmo-table        six tasks with and without ELMo (`elmo_table/`)
     python -m experiments reading-times     what surprisal explains of reading times
+    python -m experiments cells             what each recurrent cell can and cannot do (`cells/`)
     python -m experiments.NAME              further results: task_results, seq2seq_results, perplexity_in, …
     experiments/recipes/                                how the bundled models, their cards and the pictures are made
 
@@ -31,6 +32,7 @@ TABLES: dict[str, str] = {
 """Tables of one model: their names and what they show."""
 TRAINED_TABLES: dict[str, str] = {
     "elmo-table": "six tasks with and without ELMo, trained for this table",
+    "cells": "what each recurrent cell can and cannot do: formal tasks, language, gradients, speed",
     "reading-times": "how much of the reading time of a word its surprisal explains",
 }
 """Tables that train models first and have a command of their own."""

@@ -251,6 +251,115 @@ def reading_times(
         print_published_table(table)
 
 
+@app.command
+def cells(
+    *,
+    cells: str | None = None,
+    tasks: str | None = None,
+    out: Path = Path("out/cells"),
+    report: Path | None = None,
+    plot: Path | None = None,
+    data: Path | None = None,
+    jobs: Annotated[int, Meta(ge=1, le=1000)] = 1,
+    seeds: Annotated[int, Meta(ge=1, le=1000)] | None = None,
+    steps: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None,
+    batch: Annotated[int, Meta(ge=1, le=100_000)] | None = None,
+    layers: Annotated[int, Meta(ge=1, le=100)] | None = None,
+    characters: Annotated[int, Meta(ge=1, le=10**12)] | None = None,
+    words: Annotated[int, Meta(ge=1, le=10**12)] | None = None,
+    pairs: Annotated[int, Meta(ge=1, le=1000)] | None = None,
+    hidden: Annotated[int, Meta(ge=8, le=10_000)] | None = None,
+    device: Device = "auto",
+    json: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Measure what recurrent cells can and cannot do with equal numbers of weights: formal tasks, trained short and
+    tested long; language models on a fixed budget; reach of the gradient; speed. Finished measurements are kept: the
+    same command resumes the others.
+
+    For example:
+
+        python -m experiments cells --cells lstm,gru --tasks parity,anbn --jobs 2
+
+        python -m experiments cells --report out/cells --plot docs/cells.png
+
+    Parameters
+    ----------
+    cells
+        Comma-separated cells; by default all registered ones, and irnn.
+    tasks
+        Comma-separated measurements among the formal tasks, shakespeare, wikitext, speed and speed-cuda; by default
+        all.
+    out
+        Folder for records and models.
+    report
+        Measure nothing; print the table of this folder's records.
+    plot
+        Draw the formal tasks as a heat map: a .png or .svg file. By default cells.png in the folder of the records.
+    data
+        Folder with the data; by default $RELMO_DATA, else data/ in the working directory.
+    jobs
+        Number of measurements at a time, each in its own process. Speed is measured last, by itself.
+    seeds
+        Formal tasks: number of seeds.
+    steps
+        Formal tasks: number of training steps.
+    batch
+        Formal tasks: number of sequences per seed and step.
+    layers
+        Formal tasks: number of recurrent layers.
+    characters
+        Shakespeare: number of characters read in training.
+    words
+        WikiText-2: number of words read in training.
+    pairs
+        BLiMP: number of pairs per paradigm.
+    hidden
+        Language models: hidden size of the LSTM with whose weights the others agree in number.
+    device
+        Device to compute on; auto uses a GPU if there is one.
+    json
+        Print one JSON object with all results.
+    quiet
+        Show no progress.
+    """
+    from dataclasses import replace
+
+    import torch
+
+    from experiments.cells.jobs import MEASUREMENTS, Plan, default_cells, read_results, run_jobs, select
+    from experiments.cells.table import draw_heat_map, make_tables
+    from experiments.cells.tasks import TASKS
+    from experiments.elmo_table.tables import to_markdown
+    from relmo.analysis.core.published import data_folder
+
+    say = make_printer(quiet=quiet)
+    failures: dict[str, str] = {}
+    if report is None:
+        plan = Plan(select(cells, default_cells(), "--cells"), select(tasks, MEASUREMENTS, "--tasks"))
+        protocol = {"seeds": seeds, "steps": steps, "batch": batch, "layers": layers}
+        budget = {"characters": characters, "words": words, "pairs": pairs, "hidden": hidden}
+        plan = replace(
+            plan,
+            protocol=replace(plan.protocol, **{k: value for k, value in protocol.items() if value is not None}),
+            language=replace(plan.language, **{k: value for k, value in budget.items() if value is not None}),
+            device=device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu",
+        )
+        failures = run_jobs(plan, out, data_folder(data), processes=jobs, on_message=say)
+    results = read_results(report or out)
+    if json:
+        print_json({"results": results, "failed": failures})
+    elif results:
+        print(to_markdown(make_tables(results)))
+    if any(set(records) & set(TASKS) for records in results.values()):
+        picture = plot or (report or out) / "cells.png"
+        draw_heat_map(results, picture)
+        report_written(picture, quiet=quiet)
+    if failures:
+        name, message = next(iter(failures.items()))
+        raise RelmoError(f"{len(failures)} measurements failed, such as {name}: {message}")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exit with 0, 2 (usage or data error) or 130 (Ctrl-C)."""
     run_command(arguments, app)
