@@ -89,8 +89,8 @@ def compare(worker: "Worker", body: Body, progress: Progress) -> dict[str, Any]:
 
 
 def _check_unidirectional(model: Any, name: str) -> LanguageModel:
-    if not isinstance(model, LanguageModel):
-        raise SettingError(f"{name} is bidirectional; only unidirectional language models can be compared.")
+    if not model.can_generate:
+        raise SettingError(f"{name} is bidirectional; only language models that generate text can be compared.")
     return model
 
 

@@ -12,7 +12,6 @@ import torch
 
 from relmo.errors import SettingError
 from relmo.explorer.params import Answer, Query
-from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
 from relmo.models.generate import BeamStep, Sampling, choose_symbols, mask_symbols, sampling_probs
 from relmo.models.lm import LanguageModel
@@ -46,9 +45,10 @@ FEATURE_CUES = {
 
 def get_model(session: "Session") -> LanguageModel:
     """Return the model of a session, which must be unidirectional."""
-    if not isinstance(session.model, LanguageModel):
+    model: Any = session.model
+    if not model.can_generate:
         raise SettingError("A bidirectional model cannot generate text; open a language model (lm).")
-    return session.model
+    return model
 
 
 def count_ngrams(model: LanguageModel, symbols: list[str], order: int) -> LanguageModel:
@@ -65,7 +65,8 @@ def get_initial_prompt(session: "Session", feature: str | None = None) -> str:
         prompt = PROMPTS.get(text) or " ".join(session.texts.get_passage(text).text[:40].split()[:4])
     else:
         _, prompt = FEATURE_CUES.get(feature, ("", ""))
-    return "" if isinstance(model, BiLM) or model.vocabulary.unknown in model.encode(prompt) else prompt
+    is_writable = model.can_generate and model.get_output_vocabulary().unknown not in model.encode(prompt)
+    return prompt if is_writable else ""
 
 
 def _get_ids(session: "Session", query: Query) -> tuple[list[int], list[int]]:
@@ -175,8 +176,8 @@ def ngram_samples(session: "Session", query: Query) -> Answer:
     options: dict[str, Any] = {**vars(_get_sampling(query)), "seed": seed, "limit": SAMPLE_SYMBOLS}
     samples: list[Answer] = [{"name": session.name, "text": model.generate(prompt, **options)}]
     for name in session.extras.models:
-        other = session.extras.model(name)
-        if isinstance(other, LanguageModel) and isinstance(other.network, NGramLM):
+        other: Any = session.extras.model(name)
+        if isinstance(other.network, NGramLM):
             samples.append({"name": name, "text": other.generate(prompt, **options)})
     symbols = session.document(text).symbols[:NGRAM_SYMBOLS]
     for order in NGRAM_ORDERS:

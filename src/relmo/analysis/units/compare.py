@@ -15,11 +15,11 @@ from relmo.analysis.core.effects import Interval, Z, pearson, standardize
 from relmo.analysis.core.features import Document
 from relmo.analysis.core.show import ColouredText, Report, Table, format_number, save_figure
 from relmo.analysis.core.stack import build_stack
-from relmo.analysis.core.trace import get_network, trace
+from relmo.analysis.core.trace import trace
 from relmo.errors import CorpusError, SettingError
-from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
 from relmo.models.lm import LanguageModel
+from relmo.models.sequence_model import SequenceModel
 from relmo.networks.ngram import NGramLM, estimate_discounts
 from relmo.settings.fields import Progress
 
@@ -255,7 +255,7 @@ class Emergence(Report):
 
 
 def emergence(
-    models: Mapping[str, LanguageModel | BiLM],
+    models: Mapping[str, SequenceModel],
     document: Document,
     track: np.ndarray,
     *,
@@ -268,7 +268,7 @@ def emergence(
     names, rows, units = list(models), [], list[Unit]()
     column = standardize(track[:, None], axis=0)
     for i, model in enumerate(models.values()):
-        states = build_stack(get_network(model)).layers[0].cell.unit_states[::-1]
+        states = build_stack(model.get_recurrent_network()).layers[0].cell.unit_states[::-1]
         traced = trace(model, document.texts, keep=states)
         model_units = list_units(traced, states)
         if units and model_units != units:
