@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from relmo.analysis.core.ablate import ACTIVE_EDITS, intervene
-from relmo.analysis.core.reading import Reading
 from relmo.analysis.core.trace import trace
 from relmo.errors import ModelError, RelmoError, SettingError
 from relmo.explorer.examples import EXAMPLES, find_example
@@ -264,7 +263,7 @@ def test_a_change_costs_what_intervening_costs_and_the_one_who_reads_sees_nothin
     found = worker.run("change", given, look)
     assert any(seen)  # it was looked at while the unit was changed
     assert not ACTIVE_EDITS
-    reading = Reading(session.model, worker.document("given", 200).texts)
+    reading = session.model.make_reading(worker.document("given", 200).texts)
     base = reading.full_context_nll(np.arange(200)).mean() / math.log(2)
     with intervene(session.model, 0, 2):
         more = reading.full_context_nll(np.arange(200)).mean() / math.log(2) - base

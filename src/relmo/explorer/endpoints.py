@@ -62,7 +62,7 @@ def about(session: Session, query: Query) -> Answer:
         **session.extras.about(session.kind),
         "answers": {},
     }
-    if not session.recurrent:
+    if not session.model.is_recurrent:
         settings = session.model.settings
         window = {"kind": "window", "cell": settings.model.cell, "window": settings.model.order - 1}
         return answer | window | {"unit": settings.text.unit, "prompt": write.get_initial_prompt(session)}

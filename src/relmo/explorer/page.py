@@ -90,7 +90,7 @@ def make_bundle(
         about["first"] = included[0]
         note = f"{len(included)} of {len(sources)} examples"
         return {"model": session.name, "note": note, "answers": bundle.answers}
-    if not session.recurrent:
+    if not session.model.is_recurrent:
         raise SettingError(f"{session.name} has no recurrent layers and cannot be exported; leave out --export.")
     about, text = bundle.add("about"), session.texts.initial
     units = [about["opened"]]

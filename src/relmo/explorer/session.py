@@ -151,7 +151,6 @@ class Session:
         self.companions: dict[str, Session] = {}
         self.readers: OrderedDict[str, PagedReader] = OrderedDict()
         self.lock = threading.RLock()  # one thread at a time runs the network and fills the caches
-        self.recurrent = model.is_recurrent  # else it can only write
         self._precomputed: Answer | None = None
 
     @classmethod
@@ -169,7 +168,7 @@ class Session:
             raise ModelError(f"{source} is not a language model (lm, bilm); relmo explore needs one.")
         session = cls(model.with_tokenizer(tokenizer), source)
         session.extras.layer_mixes |= mixes
-        if session.recurrent:
+        if session.model.is_recurrent:  # else it can only write
             reader = PagedReader(session.model, read(session.model, "a"))  # fails early if layers cannot be traced
             for cell in read_cells(folder):
                 with suppress(SettingError):  # another network's unit

@@ -43,11 +43,10 @@ FEATURE_CUES = {
 """Symbols at which a cell for a feature is shown, and a prompt for it."""
 
 
-def get_model(session: "Session") -> LanguageModel:
-    """Return the model of a session, which must be unidirectional."""
-    model: Any = session.model
+def check_generates(model: Any, name: str) -> LanguageModel:
+    """Return the model; raise if it cannot generate text."""
     if not model.can_generate:
-        raise SettingError("A bidirectional model cannot generate text; open a language model (lm).")
+        raise SettingError(f"{name} cannot generate text, as a bidirectional model; open a language model (lm).")
     return model
 
 
@@ -71,7 +70,7 @@ def get_initial_prompt(session: "Session", feature: str | None = None) -> str:
 
 def _get_ids(session: "Session", query: Query) -> tuple[list[int], list[int]]:
     """Return the ids of the prompt, and of the symbols taken after it."""
-    prompt, taken, model = query.get("prompt", ""), query.get("taken", ""), get_model(session)
+    prompt, taken, model = query.get("prompt", ""), query.get("taken", ""), check_generates(session.model, session.name)
     if len(prompt) > MAX_LENGTH:
         raise SettingError(f"The prompt has {len(prompt):,} characters; at most {MAX_LENGTH:,} are supported.")
     if not IDS.fullmatch(taken):
@@ -90,7 +89,11 @@ def _get_sampling(query: Query) -> Sampling:
 
 def next_symbol(session: "Session", query: Query) -> Answer:
     """Return the distribution of the next symbol in the model and as sampled, the drawn symbol, and the text so far."""
-    model, (prompt, taken), sampling = get_model(session), _get_ids(session, query), _get_sampling(query)
+    model, (prompt, taken), sampling = (
+        check_generates(session.model, session.name),
+        _get_ids(session, query),
+        _get_sampling(query),
+    )
     vocabulary, seed = model.vocabulary, query.index("seed")
     check_seed(seed)
     ids = [i for i in taken if i != vocabulary.end]
@@ -135,7 +138,7 @@ def next_symbol(session: "Session", query: Query) -> Answer:
 def beam_tree(session: "Session", query: Query) -> Answer:
     """Return the tree of a beam search from the current text, and its hypotheses."""
     prompt, taken = _get_ids(session, query)
-    model = get_model(session)
+    model = check_generates(session.model, session.name)
     beams, depth = int(query.number("beams", 3, 1, MAX_BEAMS)), int(query.number("deep", 12, 1, MAX_DEPTH))
     nodes: list[dict[str, Any]] = []  # parent, symbol (None is the end), log-probability of the text up to the node
     leaves: list[int] = [-1]  # nodes of the open hypotheses
@@ -171,7 +174,7 @@ def beam_tree(session: "Session", query: Query) -> Answer:
 
 def ngram_samples(session: "Session", query: Query) -> Answer:
     """Return samples with one prompt and seed: this model, n-gram companions, and n-grams counted on the open text."""
-    model, text = get_model(session), query.text
+    model, text = check_generates(session.model, session.name), query.text
     prompt, seed = query.get("prompt", "")[:MAX_LENGTH], query.index("seed")
     options: dict[str, Any] = {**vars(_get_sampling(query)), "seed": seed, "limit": SAMPLE_SYMBOLS}
     samples: list[Answer] = [{"name": session.name, "text": model.generate(prompt, **options)}]

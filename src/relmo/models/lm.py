@@ -108,8 +108,6 @@ class LanguageModel(SequenceModel):
         return self.get_recurrent_network().bottleneck
 
     def with_initial_weights(self) -> "LanguageModel":
-        if not self.is_recurrent:
-            return super().with_initial_weights()
         network = make_language_model(self.settings.model, len(self.vocabulary))
         return LanguageModel(network, self.vocabulary, self.settings, self.device)
 

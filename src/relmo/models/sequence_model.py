@@ -134,7 +134,7 @@ class SequenceModel(SavedModel):
 
     def with_initial_weights(self) -> Self:
         """Return the same model with random initial weights."""
-        raise ModelError("Only recurrent language models can be reinitialised.")
+        raise NotImplementedError
 
     def tokens(self, text: str) -> list[str]:
         """Split raw text into symbols."""

@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from relmo.analysis.core.reading import make_reading
-from relmo.analysis.core.stack import unroll, unroll_layers, zero_states
+from relmo.analysis.core.stack import initial_states, unroll, unroll_layers
 from relmo.errors import ModelError
 from support.small_models import SENTENCES, TEXT, bilm, language_model
 
@@ -35,12 +34,12 @@ def test_outputs_states_and_all_gradients_are_those_of_torchs_module(name: str) 
     layers = unroll_layers(module)
     start = [
         tuple(torch.randn(t.shape, dtype=t.dtype, generator=generator).requires_grad_() for t in state)
-        for state in zero_states(layers, 4)
+        for state in initial_states(layers, 4)
     ]
     run = unroll(layers, x, start)
     expected, final = module(x, stacked(start))
     torch.testing.assert_close(torch.stack(run.output, dim=1), expected, **EXACT)
-    for ours, theirs in zip(stacked(run.states), final, strict=True):  # type: ignore[arg-type]
+    for ours, theirs in zip(stacked([path[-1] for path in run.path]), final, strict=True):  # type: ignore[arg-type]
         torch.testing.assert_close(ours, theirs, **EXACT)
     weight = torch.randn(expected.shape, dtype=torch.float64, generator=generator)
     by = [x, *(tensor for state in start for tensor in state)]
@@ -60,10 +59,10 @@ def test_outputs_states_and_all_gradients_are_those_of_torchs_module(name: str) 
 )
 def test_a_language_models_outputs_are_those_of_its_own_fast_path(cell: str, options: dict[str, int]) -> None:
     model = language_model(cell, **options)
-    reading = make_reading(model, TEXT)
+    reading = model.make_reading(TEXT)
     vectors, _ = reading.get_inputs(np.arange(60)[None])
     layers = unroll_layers(model.network)
-    run = unroll(layers, vectors, zero_states(layers, 1))
+    run = unroll(layers, vectors, initial_states(layers, 1))
     with torch.no_grad():
         expected = model.encoder(torch.from_numpy(reading.ids[:60])[None]).output  # type: ignore[attr-defined]
     torch.testing.assert_close(torch.stack(run.output, dim=1).float(), expected, rtol=1e-5, atol=1e-6)
@@ -73,15 +72,17 @@ def test_a_language_models_outputs_are_those_of_its_own_fast_path(cell: str, opt
 @pytest.mark.parametrize("skip", [True, False])
 def test_a_bidirectional_models_outputs_are_those_of_its_own_fast_path(direction: int, skip: bool) -> None:
     model = bilm(layers=3, skip_connections=skip)
-    reading = make_reading(model, SENTENCES, direction=direction)
+    reading = model.make_reading(SENTENCES, model.directions[direction])
     places = np.stack([np.arange(40), np.arange(7, 47)])
     layers = unroll_layers(model.network, direction=direction)
-    run = unroll(layers, reading.get_inputs(places)[0], zero_states(layers, 2))
+    run = unroll(layers, reading.get_inputs(places)[0], initial_states(layers, 2))
     window = reading.text.window(np.concatenate([places, places[:, -1:] + 1], axis=1))  # type: ignore[attr-defined]
     with torch.no_grad():
         expected = model.network.read(window, None).layers[-1][direction]  # (T, B, P)
     torch.testing.assert_close(torch.stack(run.output).float(), expected, rtol=1e-4, atol=1e-5)
-    assert max(float(gates.c.detach().abs().max()) for gates in run.gates[0]) == pytest.approx(0.3)  # the clip holds
+    assert max(float(step["c"].detach().abs().max()) for step in run.quantities[0]) == pytest.approx(
+        0.3
+    )  # the clip holds
 
 
 def test_layers_that_read_both_directions_of_those_below_are_refused() -> None:

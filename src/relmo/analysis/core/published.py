@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from relmo.errors import CorpusError
+from relmo.errors import CorpusError, ModelError
 from relmo.models.bilm import BiLM
 from relmo.models.sequence_model import SequenceModel
 from relmo.models.vectors import WordVectors
@@ -34,6 +34,8 @@ def require_data(data: Path, relative: str, description: str) -> Path:
 
 def untrained(model: M, seed: int = 0) -> M:
     """Return the same model with initial weights; torch's random state is restored."""
+    if not model.is_recurrent:
+        raise ModelError("Only recurrent language models can be reinitialised.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return model.with_initial_weights()

@@ -139,7 +139,6 @@ def iter_trace(
     are split (the state is carried over); short texts and sentences are not."""
     texts = model.split_texts(text)
     recorder = Recorder(model.get_recurrent_network(), layers, keep)
-    model.warn_truncated(texts)
     batches: list[list[list[str]]] = [[]]
     num_symbols = 0
     for symbols in texts:
@@ -156,6 +155,7 @@ def iter_trace(
         for begin in range(0, len(batch[0]), window):
             traced, states = trace_batch(model, recorder, [batch[0][begin : begin + window]], states)
             yield traced
+    model.warn_truncated(texts)
 
 
 def trace_torch(

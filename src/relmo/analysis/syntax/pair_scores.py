@@ -159,8 +159,8 @@ class Reader:
     ) -> Iterator[tuple[list[int], Tensor]]:
         """Yield the indices of some sets and the top layer's outputs with each of them changed, (S, T, C, P)."""
         lengths = torch.tensor([1 + len(words) for words in readings])
-        self.model.warn_truncated(readings)
         x = self.model.recurrent_inputs(readings)[:1]  # (1, T, C, I)
+        self.model.warn_truncated(readings)
         num_steps, num_texts = x.shape[1:3]
         # Layers below the lowest changed unit run once for all sets.
         lowest = [min((unit.layer for unit in units), default=None) for units in sets]
