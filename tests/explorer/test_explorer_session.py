@@ -361,9 +361,7 @@ def test_models_are_compared_symbol_by_symbol_and_the_n_gram_has_not_seen_what_i
     assert "".join(half["symbols"]) == TEXT[len(TEXT) // 2 :]
     assert isinstance(session.model, type(other))
     seen = count_ngrams(session.model, list(TEXT[: len(TEXT) // 2]), 3)
-    from relmo.analysis.units.compare import symbol_losses
-
-    expected = symbol_losses(seen, list(TEXT[len(TEXT) // 2 :])) / math.log(2)
+    expected = seen.symbol_losses([list(TEXT[len(TEXT) // 2 :])]) / math.log(2)
     np.testing.assert_allclose(half["bits"][1], expected, atol=0.01)
     with pytest.raises(SettingError, match="bidirectional"):
         Worker(Session(bilm(), "both")).run("compare", {"text": "sentences", "other": "untrained"}, lambda share: None)

@@ -46,7 +46,7 @@ FEATURE_CUES = {
 def check_generates(model: Any, name: str) -> LanguageModel:
     """Return the model; raise if it cannot generate text."""
     if not model.can_generate:
-        raise SettingError(f"{name} cannot generate text, as a bidirectional model; open a language model (lm).")
+        raise SettingError(f"{name} cannot generate text (bidirectional models cannot); open a language model (lm).")
     return model
 
 

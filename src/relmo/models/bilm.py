@@ -18,7 +18,6 @@ from relmo.errors import ModelError, SettingError, quote
 from relmo.models.evaluate import BiScore, bilm_nll, full_precision
 from relmo.models.saved import CardText, SavedFolder, describe_layers
 from relmo.models.sequence_model import Reading, SequenceModel
-from relmo.models.sequence_model import Texts as SymbolTexts
 from relmo.models.surprisal import ReadLine, SurprisalTable, Texts, read_line, score_windows
 from relmo.networks.bilm import BiLMNetwork, DictionaryEncoder
 from relmo.nn import fork_safe_lock
@@ -175,7 +174,7 @@ class BiLM(SequenceModel):
         if cut.count:
             warnings.warn(cut.message(), stacklevel=3)
 
-    def make_reading(self, text: SymbolTexts, direction: str = "forward") -> Reading:
+    def make_reading(self, text: Texts, direction: str = "forward") -> Reading:
         return SentenceReading(self, text, self.directions.index(direction))
 
     def symbol_losses(self, texts: Sequence[Sequence[str]], direction: str = "forward") -> np.ndarray:
@@ -446,7 +445,7 @@ class SentenceReading(Reading):
 
     model: BiLM
 
-    def __init__(self, model: BiLM, text: SymbolTexts, direction: int):
+    def __init__(self, model: BiLM, text: Texts, direction: int):
         self.model, self.direction = model, direction
         vocabulary, sentences = model.get_output_vocabulary(), model.split_texts(text)
         unknown = dict.fromkeys(word for words in sentences for word in words if word not in vocabulary.index)

@@ -16,7 +16,6 @@ from relmo.models.evaluate import Score, total_nll
 from relmo.models.generate import BeamOptions, BeamStep, SampleBatch, Sampling, Text, beam_search, step_batch
 from relmo.models.saved import CardText, SavedFolder, describe_layers
 from relmo.models.sequence_model import Reading, SequenceModel
-from relmo.models.sequence_model import Texts as SymbolTexts
 from relmo.models.surprisal import ReadLine, SurprisalTable, Texts, read_line, score_windows
 from relmo.networks import make_language_model
 from relmo.networks.language_model import Encoder, NeuralLM, RecurrentLM
@@ -134,7 +133,7 @@ class LanguageModel(SequenceModel):
         with torch.no_grad():
             return embedding(torch.from_numpy(ids).to(self.device), self.input_table).transpose(0, 1).unsqueeze(0)
 
-    def make_reading(self, text: SymbolTexts, direction: str = "forward") -> Reading:
+    def make_reading(self, text: Texts, direction: str = "forward") -> Reading:
         if direction != "forward":
             raise ModelError("Only bidirectional language models have a backward direction.")
         return StreamReading(self, text)
@@ -333,7 +332,7 @@ class StreamReading(Reading):
 
     model: LanguageModel
 
-    def __init__(self, model: LanguageModel, text: SymbolTexts):
+    def __init__(self, model: LanguageModel, text: Texts):
         self.model = model
         end = model.vocabulary.end
         texts = ([*model.vocabulary.ids(symbols), end] for symbols in model.split_texts(text))

@@ -15,16 +15,13 @@ from torch import Tensor, nn
 from relmo.errors import CorpusError, ModelError
 from relmo.models.evaluate import full_precision
 from relmo.models.saved import SavedModel
-from relmo.models.surprisal import ReadLine, WordSurprisal, surprisal_rows
+from relmo.models.surprisal import ReadLine, Texts, WordSurprisal, surprisal_rows
 from relmo.nn.recurrence import State
 from relmo.nn.softmax import FullSoftmax
 from relmo.settings.fields import check_text
 from relmo.settings.options import SurprisalOptions
 from relmo.text.sources import SourceText
 from relmo.text.vocabulary import Vocabulary
-
-Texts = str | Sequence[str | Sequence[str]]
-"""A text, or several, each a string or a list of symbols; lines of a string are sentences if the model reads these."""
 
 BATCH_SYMBOLS = 1 << 14  # symbols per batch
 

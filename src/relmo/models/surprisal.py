@@ -46,7 +46,7 @@ ROW_GROUP = 1 << 16  # of a .parquet file
 DELIMITERS = {".tsv": "\t", ".csv": ","}
 FORMATS = (*DELIMITERS, ".parquet")
 Texts = str | Iterable[str | Sequence[str]]
-"""A text, or its sentences, each a string or a list of words."""
+"""A text, or several texts or sentences, each a string or a list of words (for analyses, of symbols)."""
 
 
 @dataclass(frozen=True)

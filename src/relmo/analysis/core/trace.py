@@ -22,7 +22,8 @@ from relmo.analysis.core.stack import LayerState, build_stack, reverse_time, sta
 from relmo.disk.outputs import atomic, create_hdf5
 from relmo.errors import SettingError
 from relmo.models.evaluate import full_precision
-from relmo.models.sequence_model import SequenceModel, Texts
+from relmo.models.sequence_model import SequenceModel
+from relmo.models.surprisal import Texts
 from relmo.settings.fields import Progress
 
 WINDOW = 4096  # symbols per batch

@@ -14,7 +14,8 @@ from torch import Tensor
 from relmo.analysis.core.show import ColouredText, Report, Table, format_number, save_figure
 from relmo.analysis.core.stack import initial_states, unroll, unroll_layers
 from relmo.errors import CorpusError, SettingError
-from relmo.models.sequence_model import SequenceModel, Texts
+from relmo.models.sequence_model import SequenceModel
+from relmo.models.surprisal import Texts
 from relmo.networks.inputs import Encoded, TaskBatch
 from relmo.networks.seq2seq import Seq2SeqNetwork
 from relmo.settings.fields import Progress

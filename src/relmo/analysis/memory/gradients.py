@@ -18,7 +18,8 @@ from relmo.analysis.core.show import Report, Table, format_number, save_figure, 
 from relmo.analysis.core.stack import StackLayer, initial_states, unroll, unroll_layers
 from relmo.errors import ModelError, SettingError
 from relmo.models.lm import LanguageModel
-from relmo.models.sequence_model import SequenceModel, Texts
+from relmo.models.sequence_model import SequenceModel
+from relmo.models.surprisal import Texts
 from relmo.networks.language_model import RecurrentLM
 from relmo.nn.recurrence.base import Cell, StackedCell, State
 from relmo.registry import cell_names, cells_with

@@ -14,7 +14,8 @@ from relmo.analysis.core.show import Report, Table, format_number, save_figure, 
 from relmo.analysis.memory.gradients import check_counts
 from relmo.errors import SettingError
 from relmo.models.evaluate import full_precision
-from relmo.models.sequence_model import BATCH_SYMBOLS, SequenceModel, Texts
+from relmo.models.sequence_model import BATCH_SYMBOLS, SequenceModel
+from relmo.models.surprisal import Texts
 from relmo.settings.fields import Progress
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
