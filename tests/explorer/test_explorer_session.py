@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from relmo.analysis.core.ablate import ACTIVE_EDITS, intervene
-from relmo.analysis.core.reading import Reading
 from relmo.analysis.core.trace import trace
 from relmo.errors import ModelError, RelmoError, SettingError
 from relmo.explorer.examples import EXAMPLES, find_example
@@ -264,7 +263,7 @@ def test_a_change_costs_what_intervening_costs_and_the_one_who_reads_sees_nothin
     found = worker.run("change", given, look)
     assert any(seen)  # it was looked at while the unit was changed
     assert not ACTIVE_EDITS
-    reading = Reading(session.model, worker.document("given", 200).texts)
+    reading = session.model.make_reading(worker.document("given", 200).texts)
     base = reading.full_context_nll(np.arange(200)).mean() / math.log(2)
     with intervene(session.model, 0, 2):
         more = reading.full_context_nll(np.arange(200)).mean() / math.log(2) - base
@@ -362,9 +361,7 @@ def test_models_are_compared_symbol_by_symbol_and_the_n_gram_has_not_seen_what_i
     assert "".join(half["symbols"]) == TEXT[len(TEXT) // 2 :]
     assert isinstance(session.model, type(other))
     seen = count_ngrams(session.model, list(TEXT[: len(TEXT) // 2]), 3)
-    from relmo.analysis.units.compare import symbol_losses
-
-    expected = symbol_losses(seen, list(TEXT[len(TEXT) // 2 :])) / math.log(2)
+    expected = seen.symbol_losses([list(TEXT[len(TEXT) // 2 :])]) / math.log(2)
     np.testing.assert_allclose(half["bits"][1], expected, atol=0.01)
     with pytest.raises(SettingError, match="bidirectional"):
         Worker(Session(bilm(), "both")).run("compare", {"text": "sentences", "other": "untrained"}, lambda share: None)

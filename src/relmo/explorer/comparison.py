@@ -23,7 +23,7 @@ from relmo.analysis.units.compare import (
 from relmo.errors import ModelError, SettingError
 from relmo.explorer.params import Body, colour_scale, format_unit, parse_unit
 from relmo.explorer.session import find_busiest
-from relmo.explorer.write import count_ngrams
+from relmo.explorer.write import check_generates, count_ngrams
 from relmo.models.lm import LanguageModel
 from relmo.settings.fields import Progress
 from relmo.text.encode import encode_file
@@ -41,7 +41,7 @@ MAX_TRAIN_BYTES = 1 << 30
 
 def compare(worker: "Worker", body: Body, progress: Progress) -> dict[str, Any]:
     """Compare two models on one text: loss by symbol and kind of symbol, samples, and copies from a training text."""
-    model, name = _check_unidirectional(worker.model, worker.session.name), worker.session.name
+    model, name = check_generates(worker.model, worker.session.name), worker.session.name
     document = worker.document(body.string("text"), body.integer("symbols", 20_000, 100, 200_000))
     symbols, other = document.symbols, body.string("other")
     if other == "n-gram":
@@ -51,12 +51,12 @@ def compare(worker: "Worker", body: Body, progress: Progress) -> dict[str, Any]:
     elif other == "untrained":
         other_model, other_name = untrained(model), "the same untrained"
     else:
-        other_model, other_name = _check_unidirectional(worker.other(other), other), other
+        other_model, other_name = check_generates(worker.other(other), other), other
     models = {name: model, other_name: other_model}
     peers: dict[str, LanguageModel] = {}
     peer_names = [peer["model"] for peer in worker.session.peers() if "model" in peer]
     if other in peer_names:  # rank all bundled models that were trained on the same text
-        peers = {peer: _check_unidirectional(worker.other(peer), peer) for peer in peer_names if peer != other}
+        peers = {peer: check_generates(worker.other(peer), peer) for peer in peer_names if peer != other}
     train = body.string("train")
     comparing, copying = split_progress(progress, [0.4, 0.6] if train else [0.6, 0.4])
     losses = compare_losses_of(models | peers, symbols, progress=comparing)
@@ -86,12 +86,6 @@ def compare(worker: "Worker", body: Body, progress: Progress) -> dict[str, Any]:
     if train:
         answer |= _find_copies(worker, models, answer, train, (seed, options), copying)
     return answer
-
-
-def _check_unidirectional(model: Any, name: str) -> LanguageModel:
-    if not isinstance(model, LanguageModel):
-        raise SettingError(f"{name} is bidirectional; only unidirectional language models can be compared.")
-    return model
 
 
 def _find_copies(
@@ -169,7 +163,7 @@ def split_at_copies(document: Document, starts: np.ndarray, length: int) -> list
 
 def emerge(worker: "Worker", body: Body, progress: Progress) -> dict[str, Any]:
     """Return a unit's correlation with a feature and its values, untrained, in the companions, and in this model."""
-    model, feature = _check_unidirectional(worker.model, worker.session.name), body.string("feature")
+    model, feature = check_generates(worker.model, worker.session.name), body.string("feature")
     document = worker.document(body.string("text"), body.integer("symbols", 10_000, 100, 50_000))
     track = tracks(document, [feature])[feature]
     if np.ptp(track) == 0:

@@ -27,9 +27,7 @@ from relmo.explorer.examples import (
 from relmo.explorer.params import Answer, Query, colour_scale, format_unit, parse_unit, round_values
 from relmo.explorer.reader import most_probable
 from relmo.explorer.session import MAX_CHARACTERS, Session, answer_key
-from relmo.models.bilm import BiLM
-from relmo.models.lm import LanguageModel
-from relmo.networks.language_model import RecurrentLM
+from relmo.models.sequence_model import SequenceModel
 from relmo.nn.recurrence.base import StackedCell
 from relmo.nn.softmax import FullSoftmax
 from relmo.registry import cell_class, cell_entry, cell_names
@@ -64,8 +62,7 @@ def about(session: Session, query: Query) -> Answer:
         **session.extras.about(session.kind),
         "answers": {},
     }
-    if not session.recurrent:
-        assert isinstance(session.model, LanguageModel)
+    if not session.model.is_recurrent:
         settings = session.model.settings
         window = {"kind": "window", "cell": settings.model.cell, "window": settings.model.order - 1}
         return answer | window | {"unit": settings.text.unit, "prompt": write.get_initial_prompt(session)}
@@ -84,7 +81,7 @@ def about(session: Session, query: Query) -> Answer:
         "kind": session.kind,
         "cell": cell.name,
         "cells": varied,
-        "unit": "word" if session.kind == "bilm" else session.model.settings.text.unit,  # type: ignore[union-attr]
+        "unit": session.model.unit,
         "layers": len(stack.layers),
         "directions": stack.directions,
         "states": reader.states,
@@ -276,7 +273,7 @@ def cell(session: Session, query: Query) -> Answer:
 
 
 @torch.no_grad()
-def _find_weights(model: LanguageModel | BiLM, stack: Stack, unit: Unit) -> Answer:
+def _find_weights(model: SequenceModel, stack: Stack, unit: Unit) -> Answer:
     """Return a unit's strongest weights: recurrent (from), of input symbols, and of the scores it raises or lowers."""
     layer = stack.layers[unit.layer]
     unit_cell = layer.cells[1 if unit.direction == "backward" else 0]
@@ -289,22 +286,21 @@ def _find_weights(model: LanguageModel | BiLM, stack: Stack, unit: Unit) -> Answ
     if has_gates:
         for gate, matrix in unit_cell.recurrent_matrices().items():
             answer["from"][gate] = strongest(matrix[unit.number].cpu().numpy())
-    network = model.network
-    if not isinstance(network, RecurrentLM) or not isinstance(model, LanguageModel):
+    if model.input_table is None:
         return answer
-    names = model.vocabulary.symbols
+    names = model.get_output_vocabulary().symbols
     if unit.layer == 0 and has_gates:
         for gate, matrix in unit_cell.input_matrices().items():
             row = unit.number * len(matrix) // unit_cell.hidden_size  # a gate of a head serves all of its units
-            inputs = (network.encoder.embedding.weight @ matrix[row]).cpu().numpy()
+            inputs = (model.input_table @ matrix[row]).cpu().numpy()
             answer["symbols"][gate] = [[names[int(i)], weight] for i, weight in strongest(inputs)]
     is_output = unit.layer == len(stack.layers) - 1 and layer.projection is None
-    if is_output and isinstance(network.softmax, FullSoftmax):
-        matrix = network.softmax.weight  # (V, H), or (V, E) after a bottleneck
-        if network.bottleneck is None:
+    if is_output and isinstance(model.softmax, FullSoftmax):
+        matrix = model.softmax.weight  # (V, H), or (V, E) after a bottleneck
+        if model.bottleneck is None:
             scores = matrix[:, unit.number].cpu().numpy()
         else:
-            scores = (matrix @ network.bottleneck.weight[:, unit.number]).cpu().numpy()
+            scores = (matrix @ model.bottleneck.weight[:, unit.number]).cpu().numpy()
         order = np.argsort(scores)
         count = min(NUM_WEIGHTS, len(order) // 2)  # in a small vocabulary, no symbol is in both lists
         for side, indices in (("more", order[::-1][:count]), ("less", order[:count])):
@@ -316,8 +312,8 @@ def gradient(session: Session, query: Query) -> Answer:
     """Return the gradient norm of the prediction after a symbol with respect to the symbols before it."""
     document = session.reader(query.text).document
     position, starts = query.position(len(document)), document.starts
-    is_bilm = isinstance(session.model, BiLM)
-    begin = int(starts[starts <= position][-1]) if is_bilm else max(0, position - MAX_GRADIENT_LAG)
+    has_sentences = session.model.reads_sentences
+    begin = int(starts[starts <= position][-1]) if has_sentences else max(0, position - MAX_GRADIENT_LAG)
     flow = connectivity(session.model, [document.symbols[begin : position + 2]], position=position - begin)
     return {"first": begin, "values": round_values(np.array(flow.values)), "symbol": flow.symbol, "half": flow.half}
 
@@ -327,12 +323,12 @@ def step(session: Session, query: Query) -> Answer:
     reader = session.reader(query.text)
     unit = reader.check_unit(query.unit)
     document, stack, position = reader.document, reader.recorder.stack, query.position(len(reader.document))
-    if isinstance(session.model, BiLM):
+    if session.model.reads_sentences:
         begin = int(document.starts[document.starts <= position][-1])
         end = next(iter(document.starts[document.starts > position].tolist()), len(document))
-        options: Any = {"backward": unit.direction == "backward", "cut": session.model.embedder.cut_words()}
-        words, index = document.symbols[begin:end], position - begin
-        traced = trace_word_step(session.model, reader.recorder, words, index, layer=unit.layer, **options)
+        words, backward = document.symbols[begin:end], unit.direction == "backward"
+        at = position - begin
+        traced = trace_word_step(session.model, reader.recorder, words, at, layer=unit.layer, backward=backward)
     else:
         index = int(np.searchsorted(reader.bounds, position, side="right")) - 1
         page_trace, begin = reader.page(index), reader.bounds[index]
@@ -363,7 +359,7 @@ def step(session: Session, query: Query) -> Answer:
     begin = max(0, position - NUM_NEIGHBOURS)
     likely = []
     if traced.log_probs is not None:
-        likely = most_probable(traced.log_probs[None], session.model.vocabulary.symbols)[0]  # type: ignore[union-attr]
+        likely = most_probable(traced.log_probs[None], session.model.get_output_vocabulary().symbols)[0]
     return {
         "at": position,
         "total": len(document),
@@ -380,7 +376,7 @@ def step(session: Session, query: Query) -> Answer:
 def conditions(session: Session, query: Query) -> Answer:
     """Return a unit's mean course over "The boys near the car" by the nouns' numbers, and its measured accuracies."""
     unit, model = query.unit, session.model
-    if not isinstance(model, BiLM) and model.settings.text.unit == "char":
+    if model.unit == "char":
         raise SettingError("The sentences consist of words; this model reads characters.")
     if unit.direction == "backward":
         raise SettingError("The sentences are read forwards; choose a forward unit.")

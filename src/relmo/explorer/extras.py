@@ -13,8 +13,7 @@ from typing import Any, Literal, NamedTuple
 from relmo.disk.files import parse_json, read_text_file
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.loading import load
-from relmo.models.bilm import BiLM
-from relmo.models.lm import LanguageModel
+from relmo.models.sequence_model import SequenceModel
 from relmo.settings.kinds import TASKS
 from relmo.store.folder import CONFIG, read_config
 from relmo.store.references import find_bundled
@@ -96,7 +95,7 @@ class Extras:
             "mixes": bool(self.tasks or self.layer_mixes) and kind == "bilm",
         }
 
-    def model(self, name: str) -> LanguageModel | BiLM:
+    def model(self, name: str) -> SequenceModel:
         """Return a companion model, loaded once."""
         with self.lock:
             if name not in self.loaded:

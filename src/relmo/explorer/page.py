@@ -22,7 +22,6 @@ from relmo.explorer.align import AlignSession
 from relmo.explorer.endpoints import get_event
 from relmo.explorer.session import Session, answer_key
 from relmo.explorer.work import Worker
-from relmo.models.bilm import BiLM
 from relmo.settings.fields import Progress
 
 PARTS: tuple[str, ...] = ("data", "colour", "focus", "dom", "words", "picture", "present", "charts", "planes", "text")
@@ -91,7 +90,7 @@ def make_bundle(
         about["first"] = included[0]
         note = f"{len(included)} of {len(sources)} examples"
         return {"model": session.name, "note": note, "answers": bundle.answers}
-    if not session.recurrent:
+    if not session.model.is_recurrent:
         raise SettingError(f"{session.name} has no recurrent layers and cannot be exported; leave out --export.")
     about, text = bundle.add("about"), session.texts.initial
     units = [about["opened"]]
@@ -142,7 +141,7 @@ def _add_views(session: Session, bundle: "AnswerBundle") -> None:
 def _view_requests(session: Session) -> Iterator[Request]:
     yield from _step_requests(session, session.texts.initial)
     about = session.answer("about", {})
-    if isinstance(session.model, BiLM):
+    if not session.model.can_generate:
         yield "layers", {}
         for unit in about["number_units"]:
             yield "conditions", {"unit": unit}

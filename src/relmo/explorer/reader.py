@@ -19,10 +19,8 @@ from relmo.analysis.core.causal import Unit, get_unit_values
 from relmo.analysis.core.features import Document
 from relmo.analysis.core.stack import LayerState
 from relmo.errors import SettingError
-from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
-from relmo.models.lm import LanguageModel
-from relmo.networks.language_model import RecurrentLM
+from relmo.models.sequence_model import SequenceModel
 from relmo.text.vocabulary import END
 
 PAGE_CHARACTERS, PAGE_WORDS = 4000, 1000  # symbols of a page
@@ -42,9 +40,9 @@ class Predictions(NamedTuple):
 class PagedReader:
     """Reader of a document, cut to the length that fits into memory; `states` has the units per layer by state."""
 
-    def __init__(self, model: LanguageModel | BiLM, document: Document):
+    def __init__(self, model: SequenceModel, document: Document):
         self.model = model
-        self.recorder = tracing.Recorder(tracing.get_network(model), None, None)
+        self.recorder = tracing.Recorder(model.get_recurrent_network(), None, None)
         stack = self.recorder.stack
         self.states = {name: stack.layers[0].cell.sizes[name] * stack.directions for name in self.recorder.keep}
         num_units = sum(layer.cell.sizes[state] for layer in stack.layers for state in layer.cell.unit_states)
@@ -52,10 +50,9 @@ class PagedReader:
         self.document = document.head(self.max_symbols)
         length = len(self.document)
         self.num_omitted = len(document) - length
-        self.bounds = [0]  # first positions of pages, and the end; a bidirectional model's sentences stay whole
-        if isinstance(model, LanguageModel):
-            size = PAGE_CHARACTERS if model.settings.text.unit == "char" else PAGE_WORDS
-            self.bounds = [*range(0, length, size)]
+        self.bounds = [0]  # first positions of pages, and the end; sentences stay whole
+        if not model.reads_sentences:
+            self.bounds = [*range(0, length, PAGE_CHARACTERS if model.unit == "char" else PAGE_WORDS)]
         else:
             for start, end in pairwise([*self.document.starts.tolist(), length]):
                 if start > self.bounds[-1] and end - self.bounds[-1] > PAGE_WORDS:
@@ -79,11 +76,7 @@ class PagedReader:
         """Return the trace of a page."""
         self.check_page(page)
         if page not in self.pages:
-            if isinstance(self.model, BiLM):
-                cut = self.model.embedder.cut_words()
-                self.pages[page] = tracing.trace_sentences(self.model, self.recorder, self.sentences(page), cut)
-            else:
-                self.pages[page] = self._trace_page(page)
+            self.pages[page] = self._trace_page(page)
         self.pages.move_to_end(page)
         while len(self.pages) > MAX_PAGES:
             self.pages.popitem(last=False)
@@ -94,20 +87,20 @@ class PagedReader:
         return self.document.symbols[self.bounds[page] : self.bounds[page + 1]]
 
     def sentences(self, page: int) -> list[list[str]]:
-        """Return the sentences of a bidirectional model's page."""
+        """Return the sentences of a page."""
         begin, end = self.bounds[page : page + 2]
         starts = [start for start in self.document.starts.tolist() if begin <= start < end]
         return [self.document.symbols[a:b] for a, b in pairwise([*starts, end])]
 
     def _trace_page(self, page: int) -> tracing.Trace:
-        assert isinstance(self.model, LanguageModel)
+        if self.model.reads_sentences:
+            return tracing.trace_batch(self.model, self.recorder, self.sentences(page))[0]
         if not self.page_states:
             self.page_states.append(tracing.compute_initial_states(self.model, self.recorder, 1))
         while len(self.page_states) <= page:
             self._trace_page(len(self.page_states) - 1)
-        symbols = self.symbols(page)
-        x = tracing.embed_texts(self.model, [symbols])
-        traced, states = self.recorder.run(x, self.page_states[page], [symbols])
+        states = self.page_states[page]
+        traced, states = tracing.trace_batch(self.model, self.recorder, [self.symbols(page)], states)
         if len(self.page_states) == page + 1:
             self.page_states.append(states)
         return traced
@@ -115,11 +108,10 @@ class PagedReader:
     def predictions(self, page: int) -> Predictions | None:
         """Return the predictions on a page; None if the model has no output layer."""
         traced, model = self.page(page), self.model
-        if isinstance(model, BiLM):
-            if model.vocabulary is None:
-                return None
-            log_probs = model.log_probs(self.sentences(page), direction="forward")
-            return Predictions(-np.concatenate([sentence[:-1] for sentence in log_probs]) / np.log(2), [])
+        if model.vocabulary is None:
+            return None
+        if model.reads_sentences:
+            return Predictions(model.symbol_losses(self.sentences(page)) / np.log(2), [])
         symbols = self.symbols(page)
         log_p = self._log_probs(symbols, torch.from_numpy(traced.states["h"]))  # (T, V)
         previous = self.symbols(page - 1)[-1] if page else END
@@ -132,16 +124,14 @@ class PagedReader:
     @torch.no_grad()
     def _log_probs(self, symbols: list[str], h: Tensor) -> np.ndarray:
         """Return log-probabilities (T, V) after symbols at which the layers' hidden states are h (layers, T, H)."""
-        model, network = self.model, self.model.network
-        assert isinstance(model, LanguageModel)
-        assert isinstance(network, RecurrentLM)
+        model = self.model
         with full_precision():
-            x = tracing.embed_texts(model, [symbols])[0, :, 0]
+            x = model.recurrent_inputs([symbols], boundary=False)[0, :, 0]
             for depth, output in enumerate(h.to(x)):  # residual connections add a layer's input to its output
                 x = output + x if self.recorder.stack.layers[depth].adds_input else output
-            x = x if network.bottleneck is None else network.bottleneck(x)
-            rows = max(1, MAX_PROBABILITIES // network.vocab_size)
-            return torch.cat([network.softmax.log_probs(part).cpu() for part in x.split(rows)]).numpy()
+            x = model.output_features(x)
+            rows = max(1, MAX_PROBABILITIES // len(model.get_output_vocabulary()))
+            return torch.cat([model.softmax.log_probs(part).cpu() for part in x.split(rows)]).numpy()
 
     def values(self, page: int, unit: Unit) -> np.ndarray:
         """Return a unit's values on a page; (T,)."""

@@ -24,9 +24,8 @@ from relmo.explorer.extras import Extras, get_layer_mixes
 from relmo.explorer.params import Answer, Params, Query, parse_unit
 from relmo.explorer.reader import PagedReader
 from relmo.loading import load
-from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
-from relmo.networks.language_model import RecurrentLM
+from relmo.models.sequence_model import SequenceModel
 from relmo.tasks.task import Task
 from relmo.text.corpus import STDIN
 from relmo.text.trees import ConlluWord
@@ -133,16 +132,16 @@ def load_passages() -> list[Passage]:
 class Session:
     """State of the explorer for one model.
 
-    kind                bilm or lm
+    kind                kind of the model, such as bilm or lm
     texts               passages, and the name of the initial one
     named               cells with a name, from the model folder
     precomputed_text    name of the text that precomputed answers are about; empty if there are none
     extras              files and models given beside the model
     """
 
-    def __init__(self, model: LanguageModel | BiLM, name: str, texts: TextStore | None = None):
+    def __init__(self, model: SequenceModel, name: str, texts: TextStore | None = None):
         self.model, self.name = model, name
-        self.kind = "bilm" if isinstance(model, BiLM) else "lm"
+        self.kind = model.kind
         self.texts = texts or TextStore()
         self.named: list[NamedCell] = []
         self.folder, self.precomputed_text = Path(), ""
@@ -152,7 +151,6 @@ class Session:
         self.companions: dict[str, Session] = {}
         self.readers: OrderedDict[str, PagedReader] = OrderedDict()
         self.lock = threading.RLock()  # one thread at a time runs the network and fills the caches
-        self.recurrent = isinstance(model, BiLM) or isinstance(model.network, RecurrentLM)  # else it can only write
         self._precomputed: Answer | None = None
 
     @classmethod
@@ -166,11 +164,11 @@ class Session:
         mixes = {}
         if isinstance(model, Task) and model.features.bilm is not None:  # of a task with ELMo, explore the biLM
             mixes, model = {source: get_layer_mixes(model)}, model.features.bilm
-        if not isinstance(model, LanguageModel | BiLM):
+        if not isinstance(model, SequenceModel):
             raise ModelError(f"{source} is not a language model (lm, bilm); relmo explore needs one.")
         session = cls(model.with_tokenizer(tokenizer), source)
         session.extras.layer_mixes |= mixes
-        if session.recurrent:
+        if session.model.is_recurrent:  # else it can only write
             reader = PagedReader(session.model, read(session.model, "a"))  # fails early if layers cannot be traced
             for cell in read_cells(folder):
                 with suppress(SettingError):  # another network's unit
@@ -178,7 +176,7 @@ class Session:
                     session.named.append(cell)
         if bundled is not None and bundled.text in session.texts.passages:
             session.texts.initial, session.folder, session.precomputed_text = bundled.text, folder, bundled.text
-        elif session.kind == "bilm":
+        elif session.model.reads_sentences:
             session.texts.initial = "sentences"
         return session
 
@@ -223,7 +221,7 @@ class Session:
         document = self.reader(text).document.head(NUM_SYMBOLS)
         if {*document.text} <= {*COUNTING_SYMBOLS}:
             names: tuple[str, ...] = ("surplus",)
-        elif self.kind == "bilm":
+        elif self.model.reads_sentences:
             names = WORDS
         else:
             names = CODE if self.texts.get_passage(text).language else PROSE

@@ -32,9 +32,10 @@ BATCH_SENTENCES = 64
 
 
 def _check_bidirectional(worker: "Worker") -> BiLM:
-    if not isinstance(worker.model, BiLM):
+    model: Any = worker.model
+    if not model.can_embed:
         raise SettingError("Words in context need a bidirectional model, such as small.")
-    return worker.model
+    return model
 
 
 def mean(worker: "Worker", body: Body, progress: Progress) -> dict[str, Any]:

@@ -16,7 +16,6 @@ import numpy as np
 from relmo.analysis.core import causal
 from relmo.analysis.core.ablate import intervene
 from relmo.analysis.core.features import Document, Mark, column_tracks, mark_tracks, tracks
-from relmo.analysis.core.reading import Reading
 from relmo.analysis.core.show import split_progress, to_plain
 from relmo.analysis.core.trace import trace
 from relmo.analysis.meaning.occurrences import OccurrenceIndex
@@ -35,8 +34,7 @@ from relmo.explorer.matching import find_matches
 from relmo.explorer.params import Body, colour_scale, format_unit, parse_unit
 from relmo.explorer.reader import PagedReader
 from relmo.explorer.session import Session, cut_window, find_busiest
-from relmo.models.bilm import BiLM
-from relmo.models.lm import LanguageModel
+from relmo.models.sequence_model import SequenceModel
 from relmo.registry import BASIC_CELLS
 from relmo.settings.fields import Progress
 from relmo.text.minimal_pairs import MinimalPair
@@ -65,17 +63,17 @@ class Worker:
         self.indexes: OrderedDict[Any, OccurrenceIndex] = OrderedDict()  # of texts, in a temporary folder
         self.scratch: tempfile.TemporaryDirectory[str] | None = None
         self.training: dict[str, tuple[np.ndarray, str]] = {}  # ids and title of the last training text, by name
-        self._model: LanguageModel | BiLM | None = None
+        self._model: SequenceModel | None = None
 
     @property
-    def model(self) -> LanguageModel | BiLM:
+    def model(self) -> SequenceModel:
         """Copy of the model, made on the first use."""
         if self._model is None:
             with self.session.lock:
                 self._model = copy.deepcopy(self.session.model)
         return self._model
 
-    def other(self, name: str) -> LanguageModel | BiLM:
+    def other(self, name: str) -> SequenceModel:
         """Return a companion model, or a copy of another model that the server offers."""
         if name in self.session.extras.models:
             return self.session.extras.model(name)
@@ -131,7 +129,7 @@ def find(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
         raise SettingError("None of the features changes in this text; choose other features or another text.")
     mode = None if body.get("ablate") is None else body.string("ablate", "zero", "mean", "hold")
     size, num_units = ABLATION_SYMBOLS, None
-    if isinstance(worker.model, LanguageModel):  # fewer symbols and units where the model is large
+    if worker.model.input_table is not None:  # fewer symbols and units where the model is large
         budget = ABLATION_COST / worker.model.parameter_count()
         num_units = 512
         if budget < size * num_units:
@@ -180,9 +178,10 @@ def _describe_report(
 
 def change(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
     """Set one unit to zero or its mean, hold it or scale it: return the loss by kind of symbol, and two samples."""
-    model, unit, text = worker.model, parse_unit(body.string("unit")), body.string("text")
+    model: Any = worker.model
+    unit, text = parse_unit(body.string("unit")), body.string("text")
     mode, value = body.string("how", "zero", "mean", "hold", "scale"), None
-    size = 6000 if isinstance(model, LanguageModel) else 500
+    size = 500 if model.reads_sentences else 6000
     document = worker.document(text, body.integer("symbols", size, 50, 20_000))
     if mode != "zero":
         with worker.session.lock:
@@ -193,7 +192,7 @@ def change(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
 
     def sample(begin: float, size: float) -> None:
         """Continue the prompt, if the model can write."""
-        if isinstance(model, BiLM):
+        if not model.can_generate:
             return
         limit, seed = body.integer("length", 300, 1, MAX_SAMPLE_SYMBOLS), body.integer("seed", 0, 0, 1 << 31)
         prompt, temperature = body.string("prompt")[:2000], body.real("temperature", 0.7)
@@ -202,13 +201,7 @@ def change(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
             progress(begin + size * (index / limit))
             samples[-1] = texts[0].text
 
-    compute_losses: Callable[[], np.ndarray]  # of every symbol in nats, (T,)
-    if isinstance(model, BiLM):
-        backwards = unit.direction == "backward"
-        compute_losses = partial(causal.compute_sentence_losses, model, document.texts, backwards=backwards)
-    else:
-        reading = Reading(model, document.texts)
-        compute_losses = lambda: reading.full_context_nll(np.arange(len(document))).astype(np.float64)  # noqa: E731
+    compute_losses = partial(model.symbol_losses, document.texts, unit.direction)
     base = compute_losses()
     progress(0.2)
     sample(0.2, 0.2)
@@ -236,7 +229,7 @@ def rank(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
     """Set every unit of a layer to zero, one by one, and return the rank of one of them by the increase of the loss."""
     model, unit = worker.model, parse_unit(body.string("unit"))._replace(state="h")
     size = 200
-    if isinstance(model, LanguageModel):
+    if model.input_table is not None:
         size = int(min(ABLATION_SYMBOLS, max(400, ABLATION_COST / model.parameter_count() / 512)))
     document = worker.document(body.string("text"), body.integer("symbols", size, 50, 20_000))
     short = trace(model, document.head(50).texts, keep=("h",))
@@ -287,7 +280,7 @@ def memory(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
     models = {worker.session.name: worker.model}
     if body.get("beside") is True:
         companions = {name: worker.other(name) for name in worker.session.extras.models}
-        models |= {name: model for name, model in companions.items() if type(model) is type(worker.model)}
+        models |= {name: model for name, model in companions.items() if model.kind == worker.model.kind}
     reports = split_progress(progress, [1.0] * len(models))
     flows = [
         gradient_flow(model, document.texts, name=name, progress=report, **options)

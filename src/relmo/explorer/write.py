@@ -12,7 +12,6 @@ import torch
 
 from relmo.errors import SettingError
 from relmo.explorer.params import Answer, Query
-from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
 from relmo.models.generate import BeamStep, Sampling, choose_symbols, mask_symbols, sampling_probs
 from relmo.models.lm import LanguageModel
@@ -44,11 +43,11 @@ FEATURE_CUES = {
 """Symbols at which a cell for a feature is shown, and a prompt for it."""
 
 
-def get_model(session: "Session") -> LanguageModel:
-    """Return the model of a session, which must be unidirectional."""
-    if not isinstance(session.model, LanguageModel):
-        raise SettingError("A bidirectional model cannot generate text; open a language model (lm).")
-    return session.model
+def check_generates(model: Any, name: str) -> LanguageModel:
+    """Return the model; raise if it cannot generate text."""
+    if not model.can_generate:
+        raise SettingError(f"{name} cannot generate text (bidirectional models cannot); open a language model (lm).")
+    return model
 
 
 def count_ngrams(model: LanguageModel, symbols: list[str], order: int) -> LanguageModel:
@@ -65,12 +64,13 @@ def get_initial_prompt(session: "Session", feature: str | None = None) -> str:
         prompt = PROMPTS.get(text) or " ".join(session.texts.get_passage(text).text[:40].split()[:4])
     else:
         _, prompt = FEATURE_CUES.get(feature, ("", ""))
-    return "" if isinstance(model, BiLM) or model.vocabulary.unknown in model.encode(prompt) else prompt
+    is_writable = model.can_generate and model.get_output_vocabulary().unknown not in model.encode(prompt)
+    return prompt if is_writable else ""
 
 
 def _get_ids(session: "Session", query: Query) -> tuple[list[int], list[int]]:
     """Return the ids of the prompt, and of the symbols taken after it."""
-    prompt, taken, model = query.get("prompt", ""), query.get("taken", ""), get_model(session)
+    prompt, taken, model = query.get("prompt", ""), query.get("taken", ""), check_generates(session.model, session.name)
     if len(prompt) > MAX_LENGTH:
         raise SettingError(f"The prompt has {len(prompt):,} characters; at most {MAX_LENGTH:,} are supported.")
     if not IDS.fullmatch(taken):
@@ -89,7 +89,11 @@ def _get_sampling(query: Query) -> Sampling:
 
 def next_symbol(session: "Session", query: Query) -> Answer:
     """Return the distribution of the next symbol in the model and as sampled, the drawn symbol, and the text so far."""
-    model, (prompt, taken), sampling = get_model(session), _get_ids(session, query), _get_sampling(query)
+    model, (prompt, taken), sampling = (
+        check_generates(session.model, session.name),
+        _get_ids(session, query),
+        _get_sampling(query),
+    )
     vocabulary, seed = model.vocabulary, query.index("seed")
     check_seed(seed)
     ids = [i for i in taken if i != vocabulary.end]
@@ -134,7 +138,7 @@ def next_symbol(session: "Session", query: Query) -> Answer:
 def beam_tree(session: "Session", query: Query) -> Answer:
     """Return the tree of a beam search from the current text, and its hypotheses."""
     prompt, taken = _get_ids(session, query)
-    model = get_model(session)
+    model = check_generates(session.model, session.name)
     beams, depth = int(query.number("beams", 3, 1, MAX_BEAMS)), int(query.number("deep", 12, 1, MAX_DEPTH))
     nodes: list[dict[str, Any]] = []  # parent, symbol (None is the end), log-probability of the text up to the node
     leaves: list[int] = [-1]  # nodes of the open hypotheses
@@ -170,13 +174,13 @@ def beam_tree(session: "Session", query: Query) -> Answer:
 
 def ngram_samples(session: "Session", query: Query) -> Answer:
     """Return samples with one prompt and seed: this model, n-gram companions, and n-grams counted on the open text."""
-    model, text = get_model(session), query.text
+    model, text = check_generates(session.model, session.name), query.text
     prompt, seed = query.get("prompt", "")[:MAX_LENGTH], query.index("seed")
     options: dict[str, Any] = {**vars(_get_sampling(query)), "seed": seed, "limit": SAMPLE_SYMBOLS}
     samples: list[Answer] = [{"name": session.name, "text": model.generate(prompt, **options)}]
     for name in session.extras.models:
-        other = session.extras.model(name)
-        if isinstance(other, LanguageModel) and isinstance(other.network, NGramLM):
+        other: Any = session.extras.model(name)
+        if isinstance(other.network, NGramLM):
             samples.append({"name": name, "text": other.generate(prompt, **options)})
     symbols = session.document(text).symbols[:NGRAM_SYMBOLS]
     for order in NGRAM_ORDERS:

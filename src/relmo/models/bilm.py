@@ -16,16 +16,9 @@ from torch.nn.utils.rnn import pad_sequence
 from relmo.embedding.engine import Embedder, pool, windows
 from relmo.errors import ModelError, SettingError, quote
 from relmo.models.evaluate import BiScore, bilm_nll, full_precision
-from relmo.models.saved import CardText, SavedFolder, SavedModel, describe_layers
-from relmo.models.surprisal import (
-    ReadLine,
-    SurprisalTable,
-    Texts,
-    WordSurprisal,
-    read_line,
-    score_windows,
-    surprisal_rows,
-)
+from relmo.models.saved import CardText, SavedFolder, describe_layers
+from relmo.models.sequence_model import Reading, SequenceModel
+from relmo.models.surprisal import ReadLine, SurprisalTable, Texts, read_line, score_windows
 from relmo.networks.bilm import BiLMNetwork, DictionaryEncoder
 from relmo.nn import fork_safe_lock
 from relmo.nn.quantize import PRECISIONS, Precision
@@ -37,7 +30,7 @@ from relmo.settings.options import Carry, EmbedOptions, Layers, SurprisalOptions
 from relmo.store.folder import pick_device
 from relmo.store.many_langs import dictionary_sizes
 from relmo.text.characters import BOS, EOS, Dictionaries, Dictionary, Spellings
-from relmo.text.encode import TOKENIZERS, encode_sentence_file
+from relmo.text.encode import BOUNDARY, TOKENIZERS, encode_sentence_file
 from relmo.text.sources import SourceText
 from relmo.text.vocabulary import SentenceVocabulary, Vocabulary
 from relmo.training.batch import BiText
@@ -49,7 +42,7 @@ SCORE_BATCH = 8192  # words whose probabilities are computed together
 EMBEDDER_LOCK = fork_safe_lock()  # held while an embedder is created, so that all threads get the same one
 
 
-class BiLM(SavedModel):
+class BiLM(SequenceModel):
     """Bidirectional language model (ELMo): a network, its settings and its vocabulary, with one method per command.
 
     vocabulary     None for original ELMo files, which have no output layer
@@ -62,6 +55,9 @@ class BiLM(SavedModel):
     """
 
     kind = "bilm"
+    directions = ("forward", "backward")
+    reads_sentences = True
+    can_embed = True
     network: BiLMNetwork
     settings: BiLMSettings
     vocabulary: SentenceVocabulary | None
@@ -166,9 +162,37 @@ class BiLM(SavedModel):
         text = check_text(text).lower() if self.settings.text.lowercase else check_text(text)
         return TOKENIZERS[self.settings.text.tokenizer](text)
 
-    def count_symbols(self, sentence: str | Sequence[str]) -> int:
-        """Return the number of tokens of a string or a list of words."""
-        return len(self.tokens(sentence) if isinstance(sentence, str) else sentence)
+    def target_symbols(self, text: str | Sequence[str], *, is_sentence: bool) -> list[str]:
+        return [*(self.tokens(text) if isinstance(text, str) else text), *([EOS] if is_sentence else [])]
+
+    def with_initial_weights(self) -> "BiLM":
+        size = None if self.vocabulary is None else len(self.vocabulary)
+        network = BiLMNetwork(self.settings.model, vocab_size=size)
+        return BiLM(network, self.settings, self.vocabulary, self.device, self.precision)
+
+    def recurrent_inputs(self, texts: Sequence[Sequence[str]], *, boundary: bool = True) -> Tensor:
+        assert boundary
+        bounded = ([BOS, *words, EOS] for words in texts)
+        arrays = map(torch.from_numpy, self.embedder.stream(bounded, EmbedOptions(layers=0)))
+        vectors = [rows[:, : rows.shape[1] // 2] for rows in arrays]  # both directions read the same
+        padded = torch.stack([pad_sequence(vectors), pad_sequence([rows.flip(0) for rows in vectors])])
+        return padded[:, :-1].to(self.device)
+
+    def warn_truncated(self, texts: Sequence[Sequence[str]]) -> None:
+        cut = self.embedder.cut_words()
+        for words in texts:
+            for word in words:
+                cut.add(word, 1)
+        if cut.count:
+            warnings.warn(cut.message(), stacklevel=3)
+
+    def make_reading(self, text: Texts, direction: str = "forward") -> Reading:
+        return SentenceReading(self, text, self.directions.index(direction))
+
+    def symbol_losses(self, texts: Sequence[Sequence[str]], direction: str = "forward") -> np.ndarray:
+        part = slice(1, None) if direction == "backward" else slice(-1)
+        log_probs = self.log_probs(texts, direction=direction)  # type: ignore[arg-type]
+        return -np.concatenate([row[part] for row in log_probs]).astype(np.float64)
 
     @cached_property
     def embedder(self) -> Embedder:
@@ -306,12 +330,6 @@ class BiLM(SavedModel):
         options = SurprisalOptions(context=context, direction=direction, rows=rows, ends=ends)
         return SurprisalTable.from_text(self, text, options)
 
-    def surprisal_rows(self, texts: Iterable[SourceText], options: SurprisalOptions) -> Iterator[WordSurprisal]:
-        """Yield the rows of texts of any size, including ends."""
-        self.get_output_vocabulary()
-        options.check_for(characters=False, bidirectional=True, tokenizer=self.settings.text.tokenizer)
-        return surprisal_rows(self, texts, options)
-
     def read_line(self, source: SourceText, options: SurprisalOptions, *, last: bool) -> ReadLine | None:
         """Convert a sentence for `score_lines`; return None for lines without words, which are skipped."""
         line = read_line(source, self.settings.text, options, [BOS if options.direction == "backward" else EOS])
@@ -431,3 +449,41 @@ def bilm_text(
     max_width = max(width for width, _ in parse_filters(settings.filters))
     spellings = Spellings(lexicon, settings.max_characters)
     return BiText(words, vocabulary, spellings=spellings, margin=max_width, device=device)
+
+
+class SentenceReading(Reading):
+    """Steps of one direction of a bidirectional language model over a stream of sentences; in the backward direction
+    each is reversed in its place, as in training."""
+
+    model: BiLM
+
+    def __init__(self, model: BiLM, text: Texts, direction: int):
+        self.model, self.direction = model, direction
+        vocabulary, sentences = model.get_output_vocabulary(), model.split_texts(text)
+        unknown = dict.fromkeys(word for words in sentences for word in words if word not in vocabulary.index)
+        self.lexicon = [*vocabulary.symbols, *unknown]
+        index = {word: i for i, word in enumerate(self.lexicon)}
+        ids = [BOUNDARY, *(i for words in sentences for i in (*(index[word] for word in words), BOUNDARY))]
+        self.text = bilm_text(
+            np.array(ids, dtype=np.int32), self.lexicon, vocabulary, model.settings.model, model.device
+        )
+        self.num_steps = self.text.steps
+
+    def get_symbols(self, steps: np.ndarray) -> list[str]:
+        bounds = self.text.bounds
+        sentence = np.searchsorted(bounds, steps, side="right") - 1
+        ids = self.text.words[steps if self.direction == 0 else bounds[sentence + 1] - (steps - bounds[sentence])]
+        boundary = (BOS, EOS)[self.direction]
+        return [boundary if i == BOUNDARY else self.lexicon[i] for i in ids]
+
+    def get_inputs(self, steps: np.ndarray) -> tuple[Tensor, Tensor]:
+        window = self.text.window(np.concatenate([steps, steps[:, -1:] + 1], axis=1))
+        vectors = self.model.network.encoder(window.words)[window.inputs[self.direction]]  # (T, B, I)
+        return vectors.transpose(0, 1), window.targets[self.direction].transpose(0, 1)
+
+    def compute_nll(self, steps: np.ndarray, selection: np.ndarray, state: State | None) -> tuple[Tensor, State]:
+        window = self.text.window(np.concatenate([steps, steps[:, -1:] + 1], axis=1))
+        run = self.model.network.read(window, state)
+        y = run.layers[-1][self.direction][selection].transpose(0, 1)  # (B, W, P)
+        targets = window.targets[self.direction][selection].transpose(0, 1)
+        return self.model.softmax.nll(y.flatten(0, 1), targets.flatten()).view(targets.shape), run.state

@@ -1,33 +1,27 @@
 """Language models: a network with its vocabulary and its text settings."""
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import embedding
 from torch.nn.utils.rnn import pad_sequence
 
 from relmo.errors import ModelError, SettingError
 from relmo.models.evaluate import Score, total_nll
 from relmo.models.generate import BeamOptions, BeamStep, SampleBatch, Sampling, Text, beam_search, step_batch
-from relmo.models.saved import CardText, SavedFolder, SavedModel, describe_layers
-from relmo.models.surprisal import (
-    ReadLine,
-    SurprisalTable,
-    Texts,
-    WordSurprisal,
-    read_line,
-    score_windows,
-    surprisal_rows,
-)
+from relmo.models.saved import CardText, SavedFolder, describe_layers
+from relmo.models.sequence_model import Reading, SequenceModel
+from relmo.models.surprisal import ReadLine, SurprisalTable, Texts, read_line, score_windows
 from relmo.networks import make_language_model
 from relmo.networks.language_model import Encoder, NeuralLM, RecurrentLM
 from relmo.networks.ngram import NGramLM
 from relmo.nn.recurrence import State
-from relmo.settings.fields import check_integer, check_seed, check_text
+from relmo.settings.fields import check_integer, check_seed
 from relmo.settings.lm import LMSettings
 from relmo.settings.options import SurprisalOptions
 from relmo.store.folder import pick_device
@@ -40,10 +34,11 @@ MAX_BATCH_BYTES = 4 << 30  # for texts that are generated in parallel
 FLOAT_BYTES, TEXT_BYTES = 4, 1000  # of a number, and of the Python objects of a text
 
 
-class LanguageModel(SavedModel):
+class LanguageModel(SequenceModel):
     """Language model: a network, its vocabulary and its settings, with one method per command."""
 
     kind = "lm"
+    can_generate = True
     network: NeuralLM | NGramLM
     settings: LMSettings
     vocabulary: Vocabulary
@@ -92,19 +87,56 @@ class LanguageModel(SavedModel):
     def encoder(self) -> Encoder:
         """Embedding and recurrent layers with their weights, from which another network can start (Dai & Le 2015)."""
         if not isinstance(self.network, RecurrentLM):
-            raise ModelError(f"a {self.settings.model.cell} model has no recurrent encoder; train one with --cell lstm")
+            raise ModelError(f"a {self.label} model has no recurrent encoder; train one with --cell lstm")
         return self.network.encoder
 
-    def encode(self, text: str) -> np.ndarray:
-        """Return the ids of the symbols of a text."""
-        check_text(text)
-        return self.vocabulary.ids(encode_text(text, self.settings.text))
+    @property
+    def label(self) -> str:
+        return self.settings.model.cell
 
-    def count_symbols(self, sentence: str | Sequence[str]) -> int:
-        """Return the number of symbols (characters or tokens) of a string or a list of words."""
-        if isinstance(sentence, str):
-            return len(encode_text(sentence, self.settings.text))
-        return sum(map(len, sentence)) + len(sentence) if self.settings.text.unit == "char" else len(sentence)
+    @property
+    def is_recurrent(self) -> bool:
+        return isinstance(self.network, RecurrentLM)
+
+    @property
+    def input_table(self) -> Tensor:
+        return self.get_recurrent_network().encoder.embedding.weight
+
+    @property
+    def bottleneck(self) -> nn.Linear | None:
+        return self.get_recurrent_network().bottleneck
+
+    def with_initial_weights(self) -> "LanguageModel":
+        network = make_language_model(self.settings.model, len(self.vocabulary))
+        return LanguageModel(network, self.vocabulary, self.settings, self.device)
+
+    def tokens(self, text: str) -> list[str]:
+        """Split raw text into symbols (characters or tokens)."""
+        return encode_text(text, self.settings.text)
+
+    def target_symbols(self, text: str | Sequence[str], *, is_sentence: bool) -> list[str]:
+        if self.unit == "char":
+            # A word ends with a space; otherwise "admire" would be as probable as everything that begins with it.
+            characters = text if isinstance(text, str) else " ".join(text)
+            return self.tokens(characters + ("\n" if is_sentence else " "))
+        if isinstance(text, str):
+            words = self.tokens(text)
+        else:
+            words = [word.lower() if self.settings.text.lowercase else word for word in text]
+        line_end = "\n" if "\n" in self.vocabulary.index else END
+        return [*words, *([line_end] if is_sentence else [])]
+
+    def recurrent_inputs(self, texts: Sequence[Sequence[str]], *, boundary: bool = True) -> Tensor:
+        ids = np.full((len(texts), max(map(len, texts)) + boundary), self.vocabulary.end, dtype=np.int64)
+        for row, text in zip(ids, texts, strict=True):
+            row[boundary : len(text) + boundary] = self.vocabulary.ids(text)
+        with torch.no_grad():
+            return embedding(torch.from_numpy(ids).to(self.device), self.input_table).transpose(0, 1).unsqueeze(0)
+
+    def make_reading(self, text: Texts, direction: str = "forward") -> Reading:
+        if direction != "forward":
+            raise ModelError("Only bidirectional language models have a backward direction.")
+        return StreamReading(self, text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids; words are joined with the usual spacing."""
@@ -162,12 +194,6 @@ class LanguageModel(SavedModel):
         """
         options = SurprisalOptions(context=context, rows=rows, space=space, ends=ends)
         return SurprisalTable.from_text(self, text, options)
-
-    def surprisal_rows(self, texts: Iterable[SourceText], options: SurprisalOptions) -> Iterator[WordSurprisal]:
-        """Yield the rows of texts of any size, including ends."""
-        text = self.settings.text
-        options.check_for(characters=text.unit == "char", bidirectional=False, tokenizer=text.tokenizer)
-        return surprisal_rows(self, texts, options)
 
     def read_line(self, source: SourceText, options: SurprisalOptions, *, last: bool) -> ReadLine:
         """Convert a line of a text for `score_lines`; the end of the text follows the last one."""
@@ -299,3 +325,37 @@ class LanguageModel(SavedModel):
         limits = torch.tensor([limit])
         (results,) = beam_search(self.network.step, log_probs, state, options, limits=limits, watch=watch)
         return [Text(self.decode([*ids, *beam.ids]), beam.log_prob, len(beam.ids), beam.ended) for beam in results]
+
+
+class StreamReading(Reading):
+    """Steps of a language model over a text, which begins with the end of a previous one."""
+
+    model: LanguageModel
+
+    def __init__(self, model: LanguageModel, text: Texts):
+        self.model = model
+        end = model.vocabulary.end
+        texts = ([*model.vocabulary.ids(symbols), end] for symbols in model.split_texts(text))
+        self.ids = np.concatenate([[end], *texts]).astype(np.int64)
+        self.num_steps = len(self.ids) - 1
+
+    def get_symbols(self, steps: np.ndarray) -> list[str]:
+        return [self.model.vocabulary.symbols[i] for i in self.ids[steps].tolist()]
+
+    def get_inputs(self, steps: np.ndarray) -> tuple[Tensor, Tensor]:
+        inputs, targets = self._ids(steps)
+        return embedding(inputs, self.model.input_table), targets
+
+    def compute_nll(self, steps: np.ndarray, selection: np.ndarray, state: State | None) -> tuple[Tensor, State]:
+        network, (inputs, targets) = self.model.network, self._ids(steps)
+        state = network.initial_state(len(steps)) if state is None else state
+        if not isinstance(network, NeuralLM):
+            nll, state = network.nll(inputs, targets, state)
+            return nll[:, selection], state
+        x, state = network.features(inputs, state)
+        # A large output layer is slow: it is applied to the selected steps only.
+        nll = network.softmax.nll(x[:, selection].flatten(0, 1), targets[:, selection].flatten())
+        return nll.view(len(x), -1), state
+
+    def _ids(self, steps: np.ndarray) -> list[Tensor]:
+        return [torch.from_numpy(self.ids[places]).to(self.model.device) for places in (steps, steps + 1)]

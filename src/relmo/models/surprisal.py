@@ -34,8 +34,7 @@ from relmo.text.tokenize import Token, place_tokens, split_whitespace, tokenize
 from relmo.text.vocabulary import escape
 
 if TYPE_CHECKING:
-    from relmo.models.bilm import BiLM
-    from relmo.models.lm import LanguageModel
+    from relmo.models.sequence_model import SequenceModel
 
 BLOCK = 1 << 14  # symbols per block of lines
 BATCH_LINES = 64  # independent lines per batch
@@ -47,7 +46,7 @@ ROW_GROUP = 1 << 16  # of a .parquet file
 DELIMITERS = {".tsv": "\t", ".csv": ","}
 FORMATS = (*DELIMITERS, ".parquet")
 Texts = str | Iterable[str | Sequence[str]]
-"""A text, or its sentences, each a string or a list of words."""
+"""A text, or several texts or sentences, each a string or a list of words (for analyses, of symbols)."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class SurprisalTable(Sequence[WordSurprisal]):
     total_bits: float
 
     @classmethod
-    def from_text(cls, model: "LanguageModel | BiLM", text: Texts, options: SurprisalOptions) -> "SurprisalTable":
+    def from_text(cls, model: "SequenceModel", text: Texts, options: SurprisalOptions) -> "SurprisalTable":
         """Compute the table of a text, or of its sentences."""
         if isinstance(text, str):
             lines = split_lines(text)
@@ -207,7 +206,7 @@ def read_line(
 
 
 def surprisal_rows(
-    model: "LanguageModel | BiLM", texts: Iterable[SourceText], options: SurprisalOptions
+    model: "SequenceModel", texts: Iterable[SourceText], options: SurprisalOptions
 ) -> Iterator[WordSurprisal]:
     """Yield the rows of the table, including ends, in the order of the text."""
     vocabulary, backward = model.vocabulary, options.direction == "backward"

@@ -121,11 +121,9 @@ def test_each_line_of_a_bidirectional_model_is_a_sentence_in_which_everything_en
     ids=["char", "lower", "word", "bilm"],
 )
 def test_the_symbols_of_a_document_are_those_that_the_model_reads(model: LanguageModel | BiLM) -> None:
-    from relmo.analysis.core.trace import split_texts
-
     text = "The Cat isn't\n\nhere (now).  OK\n"
     document = read(model, text)
-    assert document.texts == split_texts(model, text)
+    assert document.texts == model.split_texts(text)
     for symbol, (begin, end) in zip(document.symbols, document.spans, strict=True):
         assert document.text[begin:end].lower() == symbol.lower()
 

@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from relmo.analysis.core.reading import make_reading
 from relmo.analysis.core.stack import initial_states, unroll, unroll_layers
 from relmo.errors import ModelError
 from support.small_models import SENTENCES, TEXT, bilm, language_model
@@ -60,7 +59,7 @@ def test_outputs_states_and_all_gradients_are_those_of_torchs_module(name: str) 
 )
 def test_a_language_models_outputs_are_those_of_its_own_fast_path(cell: str, options: dict[str, int]) -> None:
     model = language_model(cell, **options)
-    reading = make_reading(model, TEXT)
+    reading = model.make_reading(TEXT)
     vectors, _ = reading.get_inputs(np.arange(60)[None])
     layers = unroll_layers(model.network)
     run = unroll(layers, vectors, initial_states(layers, 1))
@@ -73,7 +72,7 @@ def test_a_language_models_outputs_are_those_of_its_own_fast_path(cell: str, opt
 @pytest.mark.parametrize("skip", [True, False])
 def test_a_bidirectional_models_outputs_are_those_of_its_own_fast_path(direction: int, skip: bool) -> None:
     model = bilm(layers=3, skip_connections=skip)
-    reading = make_reading(model, SENTENCES, direction=direction)
+    reading = model.make_reading(SENTENCES, model.directions[direction])
     places = np.stack([np.arange(40), np.arange(7, 47)])
     layers = unroll_layers(model.network, direction=direction)
     run = unroll(layers, reading.get_inputs(places)[0], initial_states(layers, 2))

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.analysis.core import reading
-from relmo.analysis.core.reading import make_reading
 from relmo.analysis.memory.truncation import draw_truncation, truncation, truncation_table
 from relmo.errors import CorpusError, ModelError, SettingError
+from relmo.models import sequence_model
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
 from support.small_models import SENTENCES, TEXT, bilm, language_model, ngram_model
@@ -32,7 +31,7 @@ def stepped(model: LanguageModel, ids: np.ndarray, target: int) -> float:
 @pytest.mark.parametrize("cell", ["elman", "gru", "lstm", "feedforward", "ngram"])
 def test_only_the_last_symbols_are_read_and_from_no_state(cell: str) -> None:
     model = ngram_model() if cell == "ngram" else language_model(cell, **({"order": 3} if cell[0] == "f" else {}))
-    view = make_reading(model, TEXT)
+    view = model.make_reading(TEXT)
     ids, ends = stream(model), view.sample_ends(3, 5, 0)
     found = truncation(model, TEXT, lengths=(1, 2, 6), positions=3)
     for length, nats in zip(found.lengths, found.nats, strict=True):
@@ -44,18 +43,18 @@ def test_only_the_last_symbols_are_read_and_from_no_state(cell: str) -> None:
 
 def test_the_whole_past_is_carried_over_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     for model, text in ((language_model("lstm"), TEXT), (bilm(), SENTENCES)):
-        view = make_reading(model, text)
+        view = model.make_reading(text)
         ends = np.array([3, 29, 30, 31, 60, 88])
         whole = view.full_context_nll(ends)
         with monkeypatch.context() as patch:
-            patch.setattr(reading, "BATCH_SYMBOLS", 10)
+            patch.setattr(sequence_model, "BATCH_SYMBOLS", 10)
             np.testing.assert_allclose(view.full_context_nll(ends), whole, rtol=1e-4)
 
 
 @pytest.mark.parametrize("direction", [0, 1])
 def test_of_a_bidirectional_model_one_direction_is_read_from_its_window(direction: int) -> None:
     model = bilm()
-    view = make_reading(model, SENTENCES, direction=direction)
+    view = model.make_reading(SENTENCES, model.directions[direction])
     ends = view.sample_ends(3, 3, 0)
     found = truncation(model, SENTENCES, lengths=(1, 4), positions=3, direction="backward" if direction else "forward")
     for length, nats in zip(found.lengths, found.nats, strict=True):

@@ -17,7 +17,6 @@ from relmo.analysis.units.compare import (
     copied,
     emergence,
     samples,
-    symbol_losses,
 )
 from relmo.errors import SettingError
 from relmo.settings.lm import TextSettings
@@ -27,13 +26,13 @@ from support.small_models import TEXT, language_model, ngram_model
 def test_losses_are_those_by_which_perplexity_is_made() -> None:
     for model in (language_model(), ngram_model()):
         ids = [*TEXT, "</s>"]
-        assert math.exp(symbol_losses(model, ids).mean()) == pytest.approx(model.perplexity(TEXT), rel=1e-4)
+        assert math.exp(model.symbol_losses([ids]).mean()) == pytest.approx(model.perplexity(TEXT), rel=1e-4)
 
 
 def test_classes_and_differences_are_means_of_the_symbols_losses() -> None:
     models = {"lstm": language_model(), "3-gram": ngram_model()}
     found = compare_losses_of(models, list(TEXT * 4))
-    bits = symbol_losses(models["lstm"], list(TEXT * 4)) / math.log(2)
+    bits = models["lstm"].symbol_losses([list(TEXT * 4)]) / math.log(2)
     spaces = np.array(list(TEXT * 4)) == " "
     assert found.mean("lstm", "space") == pytest.approx(bits[spaces].mean())
     gap = found.difference("lstm", "3-gram", "space")

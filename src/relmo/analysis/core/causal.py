@@ -19,12 +19,10 @@ from relmo.analysis.core.ablate import intervene
 from relmo.analysis.core.features import Document
 from relmo.analysis.core.show import split_progress
 from relmo.analysis.core.stack import Change, build_stack
-from relmo.analysis.core.trace import Trace, get_network
+from relmo.analysis.core.trace import Trace
 from relmo.errors import SettingError
-from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
-from relmo.models.lm import LanguageModel
-from relmo.networks.language_model import RecurrentLM
+from relmo.models.sequence_model import SequenceModel
 from relmo.settings.fields import Progress
 
 How = Literal["zero", "mean", "hold"]
@@ -210,7 +208,7 @@ def classify_feature_changes(tracks: Mapping[str, np.ndarray], *, backwards: boo
 
 
 def ablate_units(
-    model: LanguageModel | BiLM,
+    model: SequenceModel,
     document: Document,
     tracks: Mapping[str, np.ndarray],
     units: Sequence[Unit],
@@ -225,12 +223,13 @@ def ablate_units(
         raise SettingError(f"how={how!r} requires values, one per unit; see compute_hold_values.")
     targets = np.zeros(len(units)) if values is None else np.asarray(values, dtype=np.float64)
     directions = {unit.direction for unit in units}
-    if isinstance(model, BiLM) and len(directions) != 1:
+    if len(model.directions) > 1 and len(directions) != 1:
         raise SettingError("Units must have the same direction; a unit changes the losses of its direction only.")
-    backwards = isinstance(model, BiLM) and directions == {"backward"}
-    classes = classify_symbols(document.symbols) | classify_feature_changes(tracks, backwards=backwards)
-    if isinstance(model, BiLM):
-        losses = partial(compute_sentence_losses, model, document.texts, backwards=backwards)
+    direction = "backward" if len(model.directions) > 1 and directions == {"backward"} else "forward"
+    changes = classify_feature_changes(tracks, backwards=direction == "backward")
+    classes = classify_symbols(document.symbols) | changes
+    if model.input_table is None:
+        losses = partial(model.symbol_losses, document.texts, direction)
         return compare_losses(model, losses, units, classes, how=how, values=targets, progress=progress)
     base = compute_row_losses(model, document.texts, [], targets[:0])[0]
     changed = compute_row_losses(model, document.texts, units, targets, progress)
@@ -271,30 +270,25 @@ def summarise(
     return Ablation(how, list(units), list(frequent), counts.astype(int).tolist(), base_bits, deltas)
 
 
-def compute_sentence_losses(model: BiLM, sentences: Sequence[Sequence[str]], *, backwards: bool) -> np.ndarray:
-    """Return the loss of every word of sentences in one direction, in nats; (T,)."""
-    log_p = model.log_probs(sentences, direction="backward" if backwards else "forward")
-    return -np.concatenate([row[1:] if backwards else row[:-1] for row in log_p]).astype(np.float64)
-
-
 @torch.no_grad()
 def compute_row_losses(
-    model: LanguageModel,
+    model: SequenceModel,
     texts: Sequence[Sequence[str]],
     units: Sequence[Unit],
     values: np.ndarray,
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """Return the loss of every symbol, in nats, with each unit held at its value: (U, T); (1, T) without units."""
-    network = get_network(model)
-    assert isinstance(network, RecurrentLM)
-    stack, embedding = build_stack(network), network.encoder.embedding
-    streams = [torch.tensor([model.vocabulary.end, *model.vocabulary.ids(text)], device=model.device) for text in texts]
+    """Return the loss of every symbol, in nats, with each unit held at its value: (U, T); (1, T) without units.
+
+    Units are changed side by side, which needs a model with an input table."""
+    stack, table, vocabulary = build_stack(model.network), model.input_table, model.get_output_vocabulary()
+    assert table is not None
+    streams = [torch.tensor([vocabulary.end, *vocabulary.ids(text)], device=model.device) for text in texts]
     begins = range(0, max(len(units), 1), MAX_ROWS)
     reports = iter(split_progress(progress, [float(len(stream)) for _ in begins for stream in streams]))
     blocks = []
     with full_precision():
-        gates = stack.input_gates(embedding.weight.unsqueeze(0))[0]  # (V, G)
+        gates = stack.input_gates(table.unsqueeze(0))[0]  # (V, G)
         for begin in begins:
             block = units[begin : begin + MAX_ROWS]
             rows = max(len(block), 1)
@@ -304,19 +298,16 @@ def compute_row_losses(
                 if key not in changes:
                     changes[key] = stack.layers[unit.layer].no_change(unit.state, len(block))
                 changes[key].scale[0, row, unit.number], changes[key].offset[0, row, unit.number] = 0.0, value
-            window = max(1, CHUNK // (rows * max(gates.shape[1], network.vocab_size)))
+            window = max(1, CHUNK // (rows * max(gates.shape[1], len(vocabulary))))
             losses = []
             for stream, report in zip(streams, reports, strict=False):
                 states, done = stack.initial_state(rows), 0
                 for ids, targets in zip(stream[:-1].split(window), stream[1:].split(window), strict=True):
-                    x, x_gates = (
-                        a.view(1, len(ids), 1, -1).expand(-1, -1, rows, -1) for a in (embedding(ids), gates[ids])
-                    )
+                    x, x_gates = (a.view(1, len(ids), 1, -1).expand(-1, -1, rows, -1) for a in (table[ids], gates[ids]))
                     run = stack.run(x, states, changes=changes, gates=x_gates)
                     states = run.states
-                    y = run.outputs[-1][0]  # (T, B, H)
-                    y = y if network.bottleneck is None else network.bottleneck(y)
-                    nll = network.softmax.nll(y.flatten(0, 1), targets.repeat_interleave(rows)).view(y.shape[:2])
+                    y = model.output_features(run.outputs[-1][0])  # (T, B, D)
+                    nll = model.softmax.nll(y.flatten(0, 1), targets.repeat_interleave(rows)).view(y.shape[:2])
                     losses.append(nll.T.double().cpu().numpy())
                     done += len(ids)
                     report(done / (len(stream) - 1))

@@ -17,8 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from relmo.errors import CorpusError, SettingError
-from relmo.models.bilm import BiLM
-from relmo.models.lm import LanguageModel
+from relmo.models.sequence_model import SequenceModel
 from relmo.text import trees
 from relmo.text.corpus import is_conllu, read_text
 from relmo.text.tokenize import Token, split_whitespace, tokenize
@@ -133,7 +132,7 @@ class Mark(NamedTuple):
 
 
 def read(
-    model: LanguageModel | BiLM, text: str | Sequence[Sequence[ConlluWord]], *, language: Language | None = None
+    model: SequenceModel, text: str | Sequence[Sequence[ConlluWord]], *, language: Language | None = None
 ) -> Document:
     """Split a text, or the sentences of a CoNLL-U file, into a model's symbols; a biLM reads lines as sentences."""
     words, word_spans = None, np.zeros((0, 2), dtype=np.int64)
@@ -145,8 +144,8 @@ def read(
     settings = model.settings.text
     folded = text.lower() if settings.lowercase else text
     text = text if len(folded) == len(text) else folded  # a few letters become several in lower case
-    by_sentence = isinstance(model, BiLM)
-    if not by_sentence and settings.unit == "char":  # type: ignore[union-attr]
+    by_sentence = model.reads_sentences
+    if model.unit == "char":
         spans = np.arange(len(text))[:, None] + [0, 1]
         return Document(text, list(folded), spans, np.array([0]), words, word_spans, language)
     split = split_whitespace if words is not None else TOKENIZERS[settings.tokenizer]
@@ -178,7 +177,7 @@ def detect_language(path: str) -> Language | None:
 
 
 def read_document(
-    model: LanguageModel | BiLM, file: str, *, language: Language | None = None, symbols: int | None = None
+    model: SequenceModel, file: str, *, language: Language | None = None, symbols: int | None = None
 ) -> Document:
     """Read a file of plain text, source code (recognised by its suffix) or CoNLL-U; at most the first `symbols`."""
     source = read_source(file, symbols)

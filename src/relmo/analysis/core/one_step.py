@@ -31,13 +31,10 @@ import torch
 from torch import Tensor
 
 from relmo.analysis.core.stack import LayerState, Run
-from relmo.analysis.core.trace import Recorder, embed_sentences, embed_texts
-from relmo.embedding.engine import CutWords
+from relmo.analysis.core.trace import Recorder
 from relmo.errors import SettingError
-from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
-from relmo.models.lm import LanguageModel
-from relmo.networks.language_model import RecurrentLM
+from relmo.models.sequence_model import SequenceModel
 from relmo.nn.recurrence import Cell
 
 TOLERANCE = 1e-3  # largest difference between an equation and the network
@@ -353,30 +350,27 @@ class OneStep:
 
 @torch.no_grad()
 def trace_symbol_step(
-    model: LanguageModel, recorder: Recorder, states: Sequence[LayerState], symbols: Sequence[str], *, layer: int
+    model: SequenceModel, recorder: Recorder, states: Sequence[LayerState], symbols: Sequence[str], *, layer: int
 ) -> OneStep:
-    """Return the step in which a language model reads the last of these symbols, from these states of its layers."""
+    """Return the step in which a model reads the last of these symbols, from these states of its layers."""
     stack = recorder.stack
-    x = embed_texts(model, [symbols])
+    x = model.recurrent_inputs([symbols], boundary=False)
     with full_precision():
         if len(symbols) > 1:
             states = stack.run(x[:, :-1], states).states
         x = x[:, -1:]
         run = stack.run(x, states, keep=stack.layers[layer].cell.words)
-        network = model.network
-        assert isinstance(network, RecurrentLM)
-        top = run.outputs[-1][0, 0]  # (1, H)
-        log_probs = network.log_probs(top if network.bottleneck is None else network.bottleneck(top))
+        log_probs = model.softmax.log_probs(model.output_features(run.outputs[-1][0, 0]))
     step = _make_step(recorder, run, x, [tensor[0, 0] for tensor in states[layer]], (layer, 0, 0))
     return replace(step, log_probs=_to_numpy(log_probs[0]))
 
 
 @torch.no_grad()
 def trace_word_step(
-    model: BiLM, recorder: Recorder, words: list[str], at: int, *, layer: int, backward: bool, cut: CutWords
+    model: SequenceModel, recorder: Recorder, words: list[str], at: int, *, layer: int, backward: bool
 ) -> OneStep:
-    """Return the step in which one direction of a bidirectional model reads the word at an index of a sentence."""
-    x = embed_sentences(model, [words], cut)
+    """Return the step in which one direction of a model of sentences reads the word at an index of a sentence."""
+    x = model.recurrent_inputs([words])
     with full_precision():
         run = recorder.stack.run(x, keep=recorder.stack.layers[layer].cell.words)
     d, t = (1, len(words) - at) if backward else (0, at + 1)

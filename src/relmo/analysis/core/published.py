@@ -3,18 +3,16 @@
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from relmo.errors import CorpusError, ModelError
 from relmo.models.bilm import BiLM
-from relmo.models.lm import LanguageModel
+from relmo.models.sequence_model import SequenceModel
 from relmo.models.vectors import WordVectors
-from relmo.networks import make_language_model
-from relmo.networks.bilm import BiLMNetwork
-from relmo.networks.language_model import RecurrentLM
 
+M = TypeVar("M", bound=SequenceModel)
 DATA_VARIABLE = "RELMO_DATA"
 
 
@@ -34,18 +32,13 @@ def require_data(data: Path, relative: str, description: str) -> Path:
     return path
 
 
-def untrained(model: Any, seed: int = 0) -> Any:
-    """Return the same LanguageModel or BiLM with initial weights; torch's random state is restored."""
+def untrained(model: M, seed: int = 0) -> M:
+    """Return the same model with initial weights; torch's random state is restored."""
+    if not model.is_recurrent:
+        raise ModelError("Only recurrent language models can be reinitialised.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if isinstance(model, BiLM):
-            size = None if model.vocabulary is None else len(model.vocabulary)
-            network = BiLMNetwork(model.settings.model, vocab_size=size)
-            return BiLM(network, model.settings, model.vocabulary, model.device, model.precision)
-        if isinstance(model, LanguageModel) and isinstance(model.network, RecurrentLM):
-            initial = make_language_model(model.settings.model, len(model.vocabulary))
-            return LanguageModel(initial, model.vocabulary, model.settings, model.device)
-    raise ModelError("Only recurrent language models can be reinitialised.")
+        return model.with_initial_weights()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ The numbers at t are those after symbol t was read. Texts are read as for scorin
 of a previous text, a bidirectional one reads each sentence between its boundaries; these symbols are not in the trace.
 """
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,20 +20,11 @@ from relmo.analysis.core.ablate import collect_changes
 from relmo.analysis.core.show import ColouredText, Table, save_figure, show_whitespace
 from relmo.analysis.core.stack import LayerState, build_stack, reverse_time, stack_directions
 from relmo.disk.outputs import atomic, create_hdf5
-from relmo.embedding.engine import CutWords
-from relmo.errors import CorpusError, ModelError, SettingError
-from relmo.models.bilm import BiLM
+from relmo.errors import SettingError
 from relmo.models.evaluate import full_precision
-from relmo.models.lm import LanguageModel
-from relmo.networks.bilm import BiLMNetwork
-from relmo.networks.language_model import RecurrentLM
+from relmo.models.sequence_model import SequenceModel
+from relmo.models.surprisal import Texts
 from relmo.settings.fields import Progress
-from relmo.settings.options import EmbedOptions
-from relmo.text.characters import BOS, EOS
-from relmo.text.encode import encode_text
-from relmo.text.vocabulary import END
-
-Texts = str | Sequence[str | Sequence[str]]
 
 WINDOW = 4096  # symbols per batch
 MAX_TEXTS = 64  # per batch
@@ -114,7 +104,7 @@ class Trace:
 
 
 def trace(
-    model: LanguageModel | BiLM,
+    model: SequenceModel,
     text: Texts,
     *,
     layers: Sequence[int] | None = None,
@@ -128,7 +118,7 @@ def trace(
     keep        names of the quantities; default all of the cell's that are vectors
     progress    callback with the completed share
     """
-    texts = split_texts(model, text)
+    texts = model.split_texts(text)
     total, pieces, done = sum(map(len, texts)), [], 0
     for piece in iter_trace(model, texts, layers=layers, keep=keep):
         pieces.append(piece)
@@ -139,18 +129,17 @@ def trace(
 
 
 def iter_trace(
-    model: LanguageModel | BiLM,
+    model: SequenceModel,
     text: Texts,
     *,
     layers: Sequence[int] | None = None,
     keep: Sequence[str] | None = None,
     window: int = WINDOW,
 ) -> Iterator[Trace]:
-    """Yield the trace in consecutive pieces of about `window` symbols, in bounded memory. Only a language model's long
-    texts are split (the state is carried over); short texts and sentences are not."""
-    texts = split_texts(model, text)
-    recorder = Recorder(get_network(model), layers, keep)
-    cut = model.embedder.cut_words() if isinstance(model, BiLM) else None
+    """Yield the trace in consecutive pieces of about `window` symbols, in bounded memory. Only long texts
+    are split (the state is carried over); short texts and sentences are not."""
+    texts = model.split_texts(text)
+    recorder = Recorder(model.get_recurrent_network(), layers, keep)
     batches: list[list[list[str]]] = [[]]
     num_symbols = 0
     for symbols in texts:
@@ -160,20 +149,14 @@ def iter_trace(
         batches[-1].append(symbols)
         num_symbols += len(symbols)
     for batch in batches:
-        if isinstance(model, BiLM):
-            yield trace_sentences(model, recorder, batch, cut)
+        if len(batch) > 1 or model.reads_sentences:
+            yield trace_batch(model, recorder, batch)[0]
             continue
-        states = compute_initial_states(model, recorder, len(batch))
-        if len(batch) > 1:
-            lengths = torch.tensor([len(symbols) for symbols in batch])
-            yield recorder.run(embed_texts(model, batch), states, batch, lengths)[0]
-            continue
+        states: list[LayerState] | None = None
         for begin in range(0, len(batch[0]), window):
-            piece = batch[0][begin : begin + window]
-            traced, states = recorder.run(embed_texts(model, [piece]), states, [piece])
+            traced, states = trace_batch(model, recorder, [batch[0][begin : begin + window]], states)
             yield traced
-    if cut is not None and cut.count:
-        warnings.warn(cut.message(), stacklevel=2)
+    model.warn_truncated(texts)
 
 
 def trace_torch(
@@ -249,57 +232,23 @@ class Recorder:
         return Trace(symbols, arrays, starts, self.layers, self.stack.directions, carried), run.states
 
 
-def get_network(model: LanguageModel | BiLM) -> RecurrentLM | BiLMNetwork:
-    """Return the model's network, which must have recurrent layers."""
-    if not isinstance(model.network, RecurrentLM | BiLMNetwork):
-        raise ModelError(f"A {model.settings.model.cell} model has no recurrent layers; train one with --cell lstm.")
-    return model.network
-
-
-def split_texts(model: LanguageModel | BiLM, text: Texts) -> list[list[str]]:
-    """Split texts (for a bidirectional model, sentences) into the model's symbols; empty ones are dropped."""
-    if isinstance(model, BiLM):
-        sources = text.split("\n") if isinstance(text, str) else text
-        texts = [model.tokens(source) if isinstance(source, str) else list(source) for source in sources]
-    else:
-        sources, settings = [text] if isinstance(text, str) else text, model.settings.text
-        texts = [encode_text(source, settings) if isinstance(source, str) else list(source) for source in sources]
-    texts = [symbols for symbols in texts if symbols]
-    if not texts:
-        raise CorpusError("The text is empty.")
-    return texts
-
-
-def embed_texts(model: LanguageModel, texts: Sequence[Sequence[str]]) -> Tensor:
-    """Return the embeddings of symbols, texts padded to the longest; (1, T, B, I)."""
-    ids = np.full((len(texts), max(map(len, texts))), model.vocabulary.end, dtype=np.int64)
-    for row, text in zip(ids, texts, strict=True):
-        row[: len(text)] = model.vocabulary.ids(text)
-    with torch.no_grad():
-        return model.encoder.embedding(torch.from_numpy(ids).to(model.device)).transpose(0, 1).unsqueeze(0)
-
-
-def compute_initial_states(model: LanguageModel, recorder: Recorder, rows: int) -> list[LayerState]:
-    """Return the states in which texts begin: after the end of a previous text."""
-    _, states = recorder.run(embed_texts(model, [[END]]), recorder.stack.initial_state(1), [[END]])
+def compute_initial_states(model: SequenceModel, recorder: Recorder, rows: int) -> list[LayerState]:
+    """Return the states in which texts begin: zero for sentences, otherwise those after the end of a previous text."""
+    if model.reads_sentences:
+        return recorder.stack.initial_state(rows)
+    _, states = recorder.run(model.recurrent_inputs([[]]), recorder.stack.initial_state(1), [[]], skip=1)
     return [tuple(tensor.expand(-1, rows, *tensor.shape[2:]) for tensor in state) for state in states]
 
 
-def embed_sentences(model: BiLM, sentences: Sequence[Sequence[str]], cut: CutWords | None) -> Tensor:
-    """Return the input of both directions for sentences between their boundaries, up to the last word; (2, T, B, I)."""
-    bounded = ([BOS, *words, EOS] for words in sentences)
-    vectors = [torch.from_numpy(rows) for rows in model.embedder.stream(bounded, EmbedOptions(layers=0), cut)]
-    padded = nn.utils.rnn.pad_sequence(vectors).to(model.device)  # (T, B, 2P)
-    forward = padded[..., : padded.shape[2] // 2].unsqueeze(0)
-    lengths = torch.tensor([len(words) + 2 for words in sentences])
-    return torch.cat([forward, reverse_time(forward, lengths)])[:, :-1]
-
-
-def trace_sentences(model: BiLM, recorder: Recorder, sentences: list[list[str]], cut: CutWords | None) -> Trace:
-    """Trace a batch of sentences, each between its boundaries."""
-    lengths = torch.tensor([len(words) + 1 for words in sentences])
-    states = recorder.stack.initial_state(len(sentences))
-    return recorder.run(embed_sentences(model, sentences, cut), states, sentences, lengths, skip=1)[0]
+def trace_batch(
+    model: SequenceModel, recorder: Recorder, texts: Sequence[Sequence[str]], states: list[LayerState] | None = None
+) -> tuple[Trace, list[LayerState]]:
+    """Trace a batch of texts from these states, by default from their beginning; return the final states too."""
+    states = compute_initial_states(model, recorder, len(texts)) if states is None else states
+    skip = int(model.reads_sentences)  # the boundary before each sentence
+    lengths = torch.tensor([len(symbols) + skip for symbols in texts]) if skip or len(texts) > 1 else None
+    x = model.recurrent_inputs(texts, boundary=model.reads_sentences)
+    return recorder.run(x, states, texts, lengths, skip=skip)
 
 
 def join_traces(pieces: Sequence[Trace], starts: np.ndarray) -> Trace:

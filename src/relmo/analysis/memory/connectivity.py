@@ -11,13 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relmo.analysis.core.reading import make_reading
 from relmo.analysis.core.show import ColouredText, Report, Table, format_number, save_figure
 from relmo.analysis.core.stack import initial_states, unroll, unroll_layers
-from relmo.analysis.core.trace import Texts, get_network
 from relmo.errors import CorpusError, SettingError
-from relmo.models.bilm import BiLM
-from relmo.models.lm import LanguageModel
+from relmo.models.sequence_model import SequenceModel
+from relmo.models.surprisal import Texts
 from relmo.networks.inputs import Encoded, TaskBatch
 from relmo.networks.seq2seq import Seq2SeqNetwork
 from relmo.settings.fields import Progress
@@ -65,7 +63,7 @@ class Connectivity(Report):
 
 
 def connectivity(
-    model: LanguageModel | BiLM,
+    model: SequenceModel,
     text: Texts,
     *,
     position: int = -1,
@@ -78,14 +76,14 @@ def connectivity(
     symbol       predicted symbol; default the one that follows, or the end of the text
     direction    of a bidirectional model, whose text is one sentence
     """
-    reading = make_reading(model, text, direction=("forward", "backward").index(direction))
+    reading = model.make_reading(text, direction)
     count = reading.num_steps - 1  # the first step reads the boundary before the text
     if not -count <= position < count:
         raise SettingError(f"Unknown position {position}; the text has symbols 0 to {count - 1}.")
     last = position % count + 1
     start = max(0, last + 1 - MAX_STEPS)
     steps = np.arange(start, last + 1)
-    layers = unroll_layers(get_network(model), direction=reading.direction)
+    layers = unroll_layers(model.get_recurrent_network(), direction=reading.direction)
     with torch.no_grad():
         states = initial_states(layers, 1)
         if start:
@@ -107,10 +105,8 @@ def connectivity(
         symbols, values = symbols[1:], values[1:]
     sums = np.cumsum(values[::-1])
     half = 1 + int(np.searchsorted(sums, sums[-1] / 2)) if len(sums) else 0
-    unit = "word" if isinstance(model, BiLM) else model.settings.text.unit
-    assert model.vocabulary is not None
-    predicted = model.vocabulary.symbols[int(target)]
-    return Connectivity(symbols, values.tolist(), len(symbols) - 1, predicted, log_p, half, unit)
+    predicted = model.get_output_vocabulary().symbols[int(target)]
+    return Connectivity(symbols, values.tolist(), len(symbols) - 1, predicted, log_p, half, model.unit)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from relmo.analysis.core.show import split_progress
 from relmo.analysis.memory.gradients import Fresh, fresh_model
 from relmo.errors import SettingError
 from relmo.models.lm import LanguageModel
-from relmo.networks.language_model import RecurrentLM
 from relmo.settings.fields import Progress
 from relmo.settings.lm import TextSettings
 from relmo.text.vocabulary import SPECIALS, Vocabulary
@@ -277,8 +276,7 @@ def train(
     vocabulary = Vocabulary([*SPECIALS, *language.symbols])
     settings = Fresh(cell=cell, hidden=options.hidden, embedding=4, start="relmo", seed=seed)
     model = fresh_model(settings, vocabulary, TextSettings(text_per="line"))
-    network = model.network
-    assert isinstance(network, RecurrentLM)
+    network = model.get_recurrent_network()
     network.train()
     examples = language.examples(options.limit, seed)
     words = PaddedWords([example.word for example in examples], vocabulary)
@@ -351,7 +349,6 @@ def mean_or_nan(answers: np.ndarray) -> float:
 
 def max_nll(model: LanguageModel, words: Sequence[str]) -> np.ndarray:
     """Return -log p of the least probable symbol of each word, its end included; (N,)."""
-    assert isinstance(model.network, RecurrentLM)
     maxima = np.zeros(len(words))
     batches: list[list[int]] = [[]]
     for i in sorted(range(len(words)), key=lambda i: len(words[i])):

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import jacrev, jvp, vjp, vmap
 
-from relmo.analysis.core.reading import make_reading
 from relmo.analysis.core.show import Report, Table, format_number, save_figure, split_progress
 from relmo.analysis.core.stack import StackLayer, initial_states, unroll, unroll_layers
-from relmo.analysis.core.trace import Texts, get_network
 from relmo.errors import ModelError, SettingError
-from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
+from relmo.models.sequence_model import SequenceModel
+from relmo.models.surprisal import Texts
 from relmo.networks.language_model import RecurrentLM
 from relmo.nn.recurrence.base import Cell, StackedCell, State
 from relmo.registry import cell_names, cells_with
@@ -105,7 +104,7 @@ class GradientFlow(Report):
 
 
 def gradient_flow(
-    model: LanguageModel | BiLM,
+    model: SequenceModel,
     text: Texts,
     *,
     lags: int = 100,
@@ -124,8 +123,8 @@ def gradient_flow(
     direction            of a bidirectional model; its text is a stream of sentences, one per line
     """
     check_counts(lags=lags, positions=positions)
-    reading = make_reading(model, text, direction=("forward", "backward").index(direction))
-    layers = unroll_layers(get_network(model), direction=reading.direction)
+    reading = model.make_reading(text, direction)
+    layers = unroll_layers(model.get_recurrent_network(), direction=reading.direction)
     length = warm_up + lags + 1
     ends = reading.sample_ends(positions, length - 1, seed)
     graph_numbers = NUMBERS_PER_UNIT * len(ends) * (lags + 1) * sum(layer.cell.hidden_size for layer in layers)
@@ -138,8 +137,7 @@ def gradient_flow(
             last = targets[:, -1]
             yield vectors, lambda y, last=last: reading.losses(y, last)  # type: ignore[misc]
 
-    default_name = model.settings.model.cell if isinstance(model, LanguageModel) else "bilm"
-    return measure(name or default_name, layers, iter_batches(), len(ends), lags, jacobian_positions, progress)
+    return measure(name or model.label, layers, iter_batches(), len(ends), lags, jacobian_positions, progress)
 
 
 def torch_gradient_flow(

@@ -10,14 +10,12 @@ import numpy as np
 import torch
 
 from relmo.analysis.core.effects import bootstrap_difference
-from relmo.analysis.core.reading import BATCH_SYMBOLS, make_reading
 from relmo.analysis.core.show import Report, Table, format_number, save_figure, split_progress
-from relmo.analysis.core.trace import Texts
 from relmo.analysis.memory.gradients import check_counts
 from relmo.errors import SettingError
-from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
-from relmo.models.lm import LanguageModel
+from relmo.models.sequence_model import BATCH_SYMBOLS, SequenceModel
+from relmo.models.surprisal import Texts
 from relmo.settings.fields import Progress
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -43,7 +41,7 @@ class Truncation(Report):
 
 
 def truncation(
-    model: LanguageModel | BiLM,
+    model: SequenceModel,
     text: Texts,
     *,
     lengths: Sequence[int] = LENGTHS,
@@ -59,7 +57,7 @@ def truncation(
         raise SettingError(f"lengths must be 1 or more, not {', '.join(map(str, lengths)) or 'empty'}.")
     check_counts(positions=positions)
     model.network.eval()
-    reading = make_reading(model, text, direction=("forward", "backward").index(direction))
+    reading = model.make_reading(text, direction)
     ends = reading.sample_ends(positions, lengths[-1] - 1, seed)
     full_nll = reading.full_context_nll(ends).astype(np.float64)
     nats, gaps = [], []
@@ -76,10 +74,10 @@ def truncation(
     increases = np.array([gap.value for gap in gaps])
     insufficient = np.flatnonzero(increases > TOLERANCE * full_nll.mean())
     sufficient = lengths[insufficient[-1] + 1 :] if len(insufficient) else lengths
-    name = name or (model.settings.model.cell if isinstance(model, LanguageModel) else "bilm")
     low, high = [gap.low for gap in gaps], [gap.high for gap in gaps]
     full_loss, context = float(full_nll.mean()), sufficient[0] if sufficient else None
-    return Truncation(name, list(lengths), nats, increases.tolist(), low, high, full_loss, len(ends), context)
+    gaps_over_full = increases.tolist(), low, high
+    return Truncation(name or model.label, list(lengths), nats, *gaps_over_full, full_loss, len(ends), context)
 
 
 def truncation_table(curves: Sequence[Truncation]) -> Table:

@@ -18,9 +18,7 @@ from relmo.analysis.core.trace import trace
 from relmo.analysis.syntax import pair_scores
 from relmo.analysis.syntax.pair_scores import Accuracy, Reader, accuracy, plan_pairs, to_points
 from relmo.errors import SettingError
-from relmo.models.bilm import BiLM
-from relmo.models.lm import LanguageModel
-from relmo.networks.language_model import RecurrentLM
+from relmo.models.sequence_model import SequenceModel
 from relmo.settings.fields import Progress
 from relmo.text.minimal_pairs import MinimalPair
 
@@ -96,7 +94,7 @@ class AgreementReport(Report):
 
 
 def agreement(
-    model: LanguageModel | BiLM,
+    model: SequenceModel,
     pairs: Sequence[MinimalPair],
     *,
     control: bool = True,
@@ -109,7 +107,7 @@ def agreement(
     scores = pair_scores.score_pairs(model, plan, on_model)
     on_model(1.0)
     untrained_scores = frequency_scores = None
-    if control and (isinstance(model, BiLM) or isinstance(model.network, RecurrentLM)):
+    if control and model.is_recurrent:
         untrained_scores = pair_scores.score_pairs(untrained(model, seed), plan, on_control)
     on_control(1.0)
     if plan.single and model.vocabulary is not None:
@@ -215,7 +213,7 @@ class Sweep(Report):
 
 
 def sweep(
-    model: LanguageModel | BiLM,
+    model: SequenceModel,
     pairs: Sequence[MinimalPair],
     *,
     units: Sequence[Unit] | None = None,
@@ -274,7 +272,7 @@ def sample_pairs(pairs: Sequence[MinimalPair], max_pairs: int | None, seed: int)
 
 
 def _score_ablations(
-    model: LanguageModel | BiLM,
+    model: SequenceModel,
     sample: Sequence[MinimalPair],
     sets: Sequence[Sequence[Unit]],
     how: str,
@@ -328,7 +326,7 @@ class Together(Report):
 
 
 def ablate_together(
-    model: LanguageModel | BiLM,
+    model: SequenceModel,
     pairs: Sequence[MinimalPair],
     units: Sequence[Unit],
     *,
@@ -355,7 +353,7 @@ def ablate_together(
     return Together(list(units), list(groups), counts, base, shares[0], shares[1:], p)
 
 
-def sample_units(model: LanguageModel | BiLM, units: Sequence[Unit], generator: np.random.Generator) -> list[Unit]:
+def sample_units(model: SequenceModel, units: Sequence[Unit], generator: np.random.Generator) -> list[Unit]:
     """Draw as many units of the same states and layers, excluding `units` where the layer is large enough."""
     layers, sample = Reader(model).stack.layers, []
     for (state, layer), count in Counter((unit.state, unit.layer) for unit in units).items():

@@ -17,8 +17,7 @@ from relmo.analysis.core.trace import trace
 from relmo.analysis.syntax.agreement import PER_CONDITION, group_by_condition, sample_pairs
 from relmo.analysis.syntax.pair_scores import Reader, plan_pairs
 from relmo.errors import SettingError
-from relmo.models.bilm import BiLM
-from relmo.models.lm import LanguageModel
+from relmo.models.sequence_model import SequenceModel
 from relmo.text.minimal_pairs import MinimalPair
 
 Quantities = dict[str, np.ndarray]
@@ -84,7 +83,7 @@ def draw_gates(traces: Sequence[GateTraces], path: str | Path) -> None:
 
 
 def gate_traces(
-    model: LanguageModel | BiLM, pairs: Sequence[MinimalPair], unit: Unit, *, per_condition: int | None = PER_CONDITION
+    model: SequenceModel, pairs: Sequence[MinimalPair], unit: Unit, *, per_condition: int | None = PER_CONDITION
 ) -> GateTraces:
     """Return the states and gates of a unit over the context before the compared forms, by condition. In a projected
     layer a unit of h has no gates, and a unit of c no h."""
@@ -145,7 +144,7 @@ class Connections(Report):
 
 
 @torch.no_grad()
-def connections(model: LanguageModel | BiLM, sources: Sequence[Unit], targets: Sequence[Unit]) -> Connections:
+def connections(model: SequenceModel, sources: Sequence[Unit], targets: Sequence[Unit]) -> Connections:
     """Return the weights from units of h or c to units that have gates (in a projected layer only those of c),
     standardised over all units of the layer for the same gate."""
     reader = Reader(model)

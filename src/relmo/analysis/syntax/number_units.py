@@ -28,9 +28,7 @@ from relmo.analysis.syntax.agreement import Sweep, Together, ablate_together, sa
 from relmo.analysis.syntax.pair_scores import Reader, plan_pairs
 from relmo.analysis.syntax.syntax_units import trace_forward
 from relmo.errors import CorpusError, SettingError
-from relmo.models.bilm import BiLM
-from relmo.models.lm import LanguageModel
-from relmo.networks.language_model import RecurrentLM
+from relmo.models.sequence_model import SequenceModel
 from relmo.nn.softmax import FullSoftmax
 from relmo.settings.fields import Progress
 from relmo.text.minimal_pairs import MinimalPair
@@ -168,9 +166,9 @@ class Items:
     left_out: int  #: number of pairs of another length
 
 
-def number_items(model: LanguageModel | BiLM, pairs: Sequence[MinimalPair], *, subject: int | None = None) -> Items:
+def number_items(model: SequenceModel, pairs: Sequence[MinimalPair], *, subject: int | None = None) -> Items:
     """Return pairs of one kind as items, without pairs of other lengths than the most common one."""
-    if not isinstance(model, BiLM) and model.settings.text.unit == "char":
+    if model.unit == "char":
         raise SettingError("number units need a model of words; this model reads characters")
     conditions = [parse_condition(pair.condition) for pair in pairs]
     kinds, numbers = [kind for kind, _ in conditions], [plurals for _, plurals in conditions]
@@ -385,7 +383,7 @@ class NumberReport(Report):
 
 
 def number_units(
-    model: LanguageModel | BiLM,
+    model: SequenceModel,
     pairs: Sequence[MinimalPair],
     *,
     subject: int | None = None,
@@ -460,10 +458,10 @@ def number_units(
 
 
 @torch.no_grad()
-def output_weights(model: LanguageModel | BiLM, unit: Unit, forms: tuple[Sequence[str], ...]) -> OutputWeights | None:
+def output_weights(model: SequenceModel, unit: Unit, forms: tuple[Sequence[str], ...]) -> OutputWeights | None:
     """Return the weights from a unit to singular and plural words; None if the output layer does not read it."""
     reader = Reader(model)
-    stack, softmax, vocabulary = reader.stack, reader.network.softmax, model.vocabulary
+    stack, softmax, vocabulary = reader.stack, model.softmax, model.vocabulary
     reader.check(unit)
     above = stack.layers[unit.layer + 1 :]
     is_residual = all(layer.adds_input for layer in above)
@@ -471,8 +469,8 @@ def output_weights(model: LanguageModel | BiLM, unit: Unit, forms: tuple[Sequenc
         return None
     symbols = torch.as_tensor(vocabulary.ids([*forms[0], *forms[1]])).to(softmax.weight.device)
     weight = softmax.vectors(symbols)  # (F, D)
-    if isinstance(reader.network, RecurrentLM) and reader.network.bottleneck is not None:
-        weight = weight @ reader.network.bottleneck.weight
+    if model.bottleneck is not None:
+        weight = weight @ model.bottleneck.weight
     projection, projections = stack.layers[unit.layer].projection, stack.layers[unit.layer].projections
     if projections:
         weight = weight @ projections[unit.direction == "backward"]

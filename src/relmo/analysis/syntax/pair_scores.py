@@ -1,32 +1,24 @@
 """Scores log p(acceptable) - log p(unacceptable) of minimal pairs, also with units of the model ablated; a
 bidirectional model is read forward (Linzen et al. 2016;  Marvin & Linzen 2018, Targeted syntactic evaluation)."""
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from relmo.analysis.core.ablate import collect_changes
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.effects import Interval, wilson
 from relmo.analysis.core.stack import Change, Changes, build_stack
-from relmo.analysis.core.trace import embed_texts, get_network
 from relmo.errors import CorpusError, ModelError, SettingError
-from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
-from relmo.models.lm import LanguageModel
-from relmo.networks.language_model import RecurrentLM
+from relmo.models.sequence_model import SequenceModel
 from relmo.nn.softmax import FullSoftmax
 from relmo.settings.fields import Progress
-from relmo.settings.options import EmbedOptions
-from relmo.text.characters import BOS, EOS
-from relmo.text.encode import encode_text
 from relmo.text.minimal_pairs import MinimalPair
-from relmo.text.vocabulary import END
 
 BATCH_TEXTS = 64  # texts read together
 MAX_NUMBERS = 1 << 23  # gate values, or predictions, computed together
@@ -52,16 +44,16 @@ class PairPlan:
         return dict(zip(items.tolist(), prefixes, strict=True))
 
 
-def plan_pairs(model: LanguageModel | BiLM, pairs: Sequence[MinimalPair]) -> PairPlan:
+def plan_pairs(model: SequenceModel, pairs: Sequence[MinimalPair]) -> PairPlan:
     """Return what a model has to read and predict to score these pairs."""
     if not pairs:
         raise CorpusError("no minimal pairs; give at least one")
-    vocabulary = model.get_output_vocabulary() if isinstance(model, BiLM) else model.vocabulary
+    vocabulary = model.get_output_vocabulary()
     readings: dict[tuple[str, ...], int] = {}
     entries: list[tuple[int, int, str, int, float]] = []
     single = True
     for item, pair in enumerate(pairs):
-        good, bad = (_split_symbols(model, text, is_sentence=pair.whole) for text in (pair.good, pair.bad))
+        good, bad = (model.target_symbols(text, is_sentence=pair.whole) for text in (pair.good, pair.bad))
         if good == bad:
             continue  # a tie
         differing = (i for i, (a, b) in enumerate(zip(good, bad, strict=False)) if a != b)
@@ -81,36 +73,19 @@ def plan_pairs(model: LanguageModel | BiLM, pairs: Sequence[MinimalPair]) -> Pai
     return PairPlan(list(readings), reading_ids, places, ids, items, signs, single, has_known_words)
 
 
-def _split_symbols(model: LanguageModel | BiLM, text: str | Sequence[str], *, is_sentence: bool) -> list[str]:
-    """Return the symbols that a model predicts, including the end of a complete sentence."""
-    if isinstance(model, BiLM):
-        return [*(model.tokens(text) if isinstance(text, str) else text), *([EOS] if is_sentence else [])]
-    settings = model.settings.text
-    if settings.unit == "char":
-        # A word ends with a space; otherwise "admire" would be as probable as everything that begins with it.
-        characters = text if isinstance(text, str) else " ".join(text)
-        return encode_text(characters + ("\n" if is_sentence else " "), settings)
-    if isinstance(text, str):
-        words = encode_text(text, settings)
-    else:
-        words = [word.lower() if settings.lowercase else word for word in text]
-    line_end = "\n" if "\n" in model.vocabulary.index else END
-    return [*words, *([line_end] if is_sentence else [])]
-
-
-def score_pairs(model: LanguageModel | BiLM, plan: PairPlan, progress: Progress | None = None) -> np.ndarray:
+def score_pairs(model: SequenceModel, plan: PairPlan, progress: Progress | None = None) -> np.ndarray:
     """Return log p(acceptable) - log p(unacceptable) of every pair, under any active interventions; (N,)."""
-    if isinstance(model, BiLM) or isinstance(model.network, RecurrentLM):
+    if model.is_recurrent:
         return score_ablated(model, plan, [()], progress=progress)[0]
     # Other models, such as n-grams, read every predicted symbol with its full prefix.
-    scores = np.zeros(len(plan.known))
+    scores, vocabulary = np.zeros(len(plan.known)), model.get_output_vocabulary()
     for begin in range(0, len(plan.target), BATCH_TEXTS):
         batch = slice(begin, begin + BATCH_TEXTS)
         last = plan.place[batch]
         texts = [plan.readings[r][:p] for r, p in zip(plan.reading[batch], last, strict=True)]
-        inputs = np.full((len(texts), 1 + max(map(len, texts))), model.vocabulary.end, dtype=np.int64)
+        inputs = np.full((len(texts), 1 + max(map(len, texts))), vocabulary.end, dtype=np.int64)
         for row, text in zip(inputs, texts, strict=True):
-            row[1 : 1 + len(text)] = model.vocabulary.ids(text)
+            row[1 : 1 + len(text)] = vocabulary.ids(text)
         targets = inputs.copy()
         targets[np.arange(len(texts)), last] = plan.target[batch]
         x, y = (torch.from_numpy(array).to(model.device) for array in (inputs, targets))
@@ -122,7 +97,7 @@ def score_pairs(model: LanguageModel | BiLM, plan: PairPlan, progress: Progress 
 
 
 def score_ablated(
-    model: LanguageModel | BiLM,
+    model: SequenceModel,
     plan: PairPlan,
     sets: Sequence[Sequence[Unit]],
     *,
@@ -156,10 +131,9 @@ def score_ablated(
 class Reader:
     """The forward direction of a model, run with units changed."""
 
-    def __init__(self, model: LanguageModel | BiLM):
+    def __init__(self, model: SequenceModel):
         self.model = model
-        self.network = get_network(model)
-        stack = build_stack(self.network)
+        stack = build_stack(model.get_recurrent_network())
         if stack.joined and stack.directions == 2:
             raise ModelError("layers that read both directions of the layers below cannot predict the next word")
         layers = (replace(x, cells=x.cells[:1], projections=x.projections[:1]) for x in stack.layers)
@@ -185,15 +159,8 @@ class Reader:
     ) -> Iterator[tuple[list[int], Tensor]]:
         """Yield the indices of some sets and the top layer's outputs with each of them changed, (S, T, C, P)."""
         lengths = torch.tensor([1 + len(words) for words in readings])
-        if isinstance(self.model, LanguageModel):
-            x = embed_texts(self.model, [[END, *words] for words in readings])  # (1, T, C, I)
-        else:
-            cut = self.model.embedder.cut_words()
-            vectors = self.model.embedder.stream(([BOS, *words] for words in readings), EmbedOptions(layers=0), cut)
-            padded = nn.utils.rnn.pad_sequence([torch.from_numpy(array) for array in vectors]).to(self.model.device)
-            if cut.count:
-                warnings.warn(cut.message(), stacklevel=2)
-            x = padded[..., : padded.shape[2] // 2].unsqueeze(0)
+        x = self.model.recurrent_inputs(readings)[:1]  # (1, T, C, I)
+        self.model.warn_truncated(readings)
         num_steps, num_texts = x.shape[1:3]
         # Layers below the lowest changed unit run once for all sets.
         lowest = [min((unit.layer for unit in units), default=None) for units in sets]
@@ -243,11 +210,8 @@ class Reader:
     @torch.no_grad()
     def log_probs(self, x: Tensor, targets: Tensor, *, single: bool) -> np.ndarray:
         """Return log p (E,) of targets from top outputs (E, P); with `single`, up to a constant for each output."""
-        targets = targets.to(x.device)
-        if isinstance(self.network, RecurrentLM) and self.network.bottleneck is not None:
-            x = self.network.bottleneck(x)
-        softmax = self.network.softmax
-        assert softmax is not None
+        targets, softmax = targets.to(x.device), self.model.softmax
+        x = self.model.output_features(x)
         with full_precision():
             if single and isinstance(softmax, FullSoftmax):
                 log_p = (x * softmax.vectors(targets)).sum(dim=1, dtype=torch.float64) + softmax.bias[targets]

@@ -15,8 +15,7 @@ from relmo.analysis.core.published import untrained
 from relmo.analysis.core.show import Report, Table, format_number, save_figure, split_progress
 from relmo.analysis.core.trace import Trace, iter_trace, join_traces
 from relmo.errors import CorpusError, SettingError
-from relmo.models.bilm import BiLM
-from relmo.models.lm import LanguageModel
+from relmo.models.sequence_model import SequenceModel
 from relmo.settings.fields import Progress
 from relmo.text.trees import DepthSentence
 
@@ -103,7 +102,7 @@ class SyntaxReport(Report):
 
 
 def syntax_units(
-    model: LanguageModel | BiLM,
+    model: SequenceModel,
     sentences: Sequence[DepthSentence],
     *,
     states: Sequence[str] | None = None,
@@ -115,14 +114,13 @@ def syntax_units(
 ) -> SyntaxReport:
     """Regress the depth on the units of h, or of other `states`, over the first sentences with about `words` words in
     total; `control` also measures the same network untrained."""
-    if not isinstance(model, BiLM) and model.settings.text.unit == "char":
+    if model.unit == "char":
         raise SettingError("syntax units need a model of words; this model reads characters")
     words_before = np.cumsum([0, *(len(sentence.words) for sentence in sentences)])
     sample = [sentence for sentence, count in zip(sentences, words_before, strict=False) if count < words]
     if not sample:
         raise CorpusError("no sentences with trees; give at least one")
-    lowercase = not isinstance(model, BiLM) and model.settings.text.lowercase
-    texts = [[word.lower() if lowercase else word for word in sentence.words] for sentence in sample]
+    texts = [model.target_symbols(sentence.words, is_sentence=False) for sentence in sample]
     values = np.concatenate([sentence.values for sentence in sample])
     on_model, on_control = split_progress(progress, [1, 1 if control else 0])
     traced = trace_forward(model, texts, states or ("h",))
@@ -261,7 +259,7 @@ def _standardize_weights(weights: np.ndarray) -> np.ndarray:
     return (weights - weights.mean()) / (deviation if deviation > 0 else 1.0)
 
 
-def trace_forward(model: LanguageModel | BiLM, texts: Sequence[Sequence[str]], keep: Sequence[str]) -> Trace:
+def trace_forward(model: SequenceModel, texts: Sequence[Sequence[str]], keep: Sequence[str]) -> Trace:
     """Return the trace of texts in the forward direction alone."""
     pieces = [piece.forward for piece in iter_trace(model, texts, keep=list(keep))]
     return join_traces(pieces, np.cumsum([0, *map(len, texts[:-1])]))

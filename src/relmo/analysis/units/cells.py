@@ -14,11 +14,10 @@ from relmo.analysis.core.features import Document
 from relmo.analysis.core.published import untrained
 from relmo.analysis.core.show import split_progress
 from relmo.analysis.core.stack import build_stack
-from relmo.analysis.core.trace import Trace, get_network, trace
+from relmo.analysis.core.trace import Trace, trace
 from relmo.analysis.units.cell_report import BestUnit, CellReport, Effect, Scores, UnitControls
 from relmo.errors import SettingError
-from relmo.models.bilm import BiLM
-from relmo.models.lm import LanguageModel
+from relmo.models.sequence_model import SequenceModel
 from relmo.settings.fields import Progress
 
 ORDER = 3  # symbols that the n-gram control reads
@@ -28,7 +27,7 @@ SIMILAR_SHARE = 0.7  # of a unit's |r|, from which another feature is a similarl
 
 
 def find_cells(
-    model: LanguageModel | BiLM,
+    model: SequenceModel,
     document: Document,
     tracks: Mapping[str, np.ndarray],
     *,
@@ -51,7 +50,7 @@ def find_cells(
     """
     _check_tracks(len(document), tracks)
     on_trace, on_untrained, on_score, on_ablation = split_progress(progress, [3, 3, 4, 20 if ablate else 0])
-    stack = build_stack(get_network(model))
+    stack = build_stack(model.get_recurrent_network())
     states = stack.layers[0].cell.unit_states[::-1]
     traced = trace(model, document.texts, keep=states, progress=on_trace)
     ids = np.unique(np.array(document.symbols), return_inverse=True)[1]
@@ -63,7 +62,8 @@ def find_cells(
     report = score_cells(traced, tracks, ids, fresh=untrained_trace, order=order, seed=seed, progress=on_score)
     if ablate is None:
         return report
-    num_symbols, num_units = (1_000, 32) if isinstance(model, BiLM) else (20_000, 512)
+    # Without an input table, the model is run once per unit.
+    num_symbols, num_units = (1_000, 32) if model.input_table is None else (20_000, 512)
     head = document.head(ablate_symbols or num_symbols)
     best = [best_unit.unit for best_unit in report.best_units]
     if ablate == "zero" and stack.layers[0].projection is None:

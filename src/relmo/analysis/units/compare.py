@@ -15,15 +15,13 @@ from relmo.analysis.core.effects import Interval, Z, pearson, standardize
 from relmo.analysis.core.features import Document
 from relmo.analysis.core.show import ColouredText, Report, Table, format_number, save_figure
 from relmo.analysis.core.stack import build_stack
-from relmo.analysis.core.trace import get_network, trace
+from relmo.analysis.core.trace import trace
 from relmo.errors import CorpusError, SettingError
-from relmo.models.bilm import BiLM
-from relmo.models.evaluate import full_precision
 from relmo.models.lm import LanguageModel
+from relmo.models.sequence_model import SequenceModel
 from relmo.networks.ngram import NGramLM, estimate_discounts
 from relmo.settings.fields import Progress
 
-WINDOW = 2048  # symbols scored at a time
 BLOCK = 200  # neighbouring symbols that count as one draw
 MIN_SYMBOLS = 20  # per class
 CHUNK = 1 << 16  # symbols of the training text hashed together: fits the cache
@@ -105,7 +103,7 @@ class Losses(Report):
 
 
 def compare_losses_of(
-    models: Mapping[str, LanguageModel], symbols: Sequence[str], *, progress: Progress | None = None
+    models: Mapping[str, SequenceModel], symbols: Sequence[str], *, progress: Progress | None = None
 ) -> Losses:
     """Measure the loss of every symbol of a text under each of several models, which must share their units."""
     check_comparable(models)
@@ -113,7 +111,7 @@ def compare_losses_of(
         raise CorpusError("The text is empty.")
     bits = []
     for i, model in enumerate(models.values()):
-        bits.append(symbol_losses(model, symbols) / math.log(2))
+        bits.append(model.symbol_losses([symbols]) / math.log(2))
         if progress is not None:
             progress((i + 1) / len(models))
     classes = {ALL: np.ones(len(symbols), dtype=bool)} | classify_symbols(symbols)
@@ -131,9 +129,10 @@ def compare_losses_of(
         bound = "or more" if high is None else f"to {high - 1}"
         classes[f"bracket closes after {low} {bound}"] = (distances >= low) & (distances < (high or math.inf))
     reference = next(iter(models.values()))
-    if reference.settings.text.unit == "word":
-        ids = reference.vocabulary.ids(symbols)  # the vocabulary is sorted by frequency
-        is_known, begin = ids != reference.vocabulary.unknown, 0
+    if reference.unit == "word":
+        vocabulary = reference.get_output_vocabulary()  # sorted by frequency
+        ids, begin = vocabulary.ids(symbols), 0
+        is_known = ids != vocabulary.unknown
         classes["unknown word"] = ~is_known
         for end in RANKS:
             classes[f"word of rank {begin + 1} to {end}"] = (ids >= begin) & (ids < end) & is_known
@@ -143,27 +142,13 @@ def compare_losses_of(
     return Losses(list(models), list(symbols), np.stack(bits), classes)
 
 
-def check_comparable(models: Mapping[str, LanguageModel]) -> None:
+def check_comparable(models: Mapping[str, SequenceModel]) -> None:
     """Check that there are models and that they split text in the same way."""
     if not models:
         raise SettingError("At least one model is required.")
-    texts = [model.settings.text for model in models.values()]
-    if len({(text.unit, text.lowercase, text.tokenizer) for text in texts}) > 1:
+    texts = [(model.unit, model.settings.text) for model in models.values()]
+    if len({(unit, text.lowercase, text.tokenizer) for unit, text in texts}) > 1:
         raise SettingError(f"{', '.join(models)} have different units or tokenizers and cannot be compared.")
-
-
-@torch.no_grad()
-def symbol_losses(model: LanguageModel, symbols: Sequence[str]) -> np.ndarray:
-    """Return the loss of every symbol of a text, in nats; (T,)."""
-    ids = np.concatenate([[model.vocabulary.end], model.vocabulary.ids(symbols)])
-    stream = torch.from_numpy(ids).to(model.device).unsqueeze(0)
-    state, losses = model.network.initial_state(1), []
-    with full_precision():
-        for begin in range(0, len(ids) - 1, WINDOW):
-            window = stream[:, begin : begin + WINDOW + 1]
-            nll, state = model.network.nll(window[:, :-1], window[:, 1:], state)
-            losses.append(nll[0].double().cpu().numpy())
-    return np.concatenate(losses)
 
 
 @dataclass(frozen=True)
@@ -255,7 +240,7 @@ class Emergence(Report):
 
 
 def emergence(
-    models: Mapping[str, LanguageModel | BiLM],
+    models: Mapping[str, SequenceModel],
     document: Document,
     track: np.ndarray,
     *,
@@ -268,7 +253,7 @@ def emergence(
     names, rows, units = list(models), [], list[Unit]()
     column = standardize(track[:, None], axis=0)
     for i, model in enumerate(models.values()):
-        states = build_stack(get_network(model)).layers[0].cell.unit_states[::-1]
+        states = build_stack(model.get_recurrent_network()).layers[0].cell.unit_states[::-1]
         traced = trace(model, document.texts, keep=states)
         model_units = list_units(traced, states)
         if units and model_units != units:

@@ -178,7 +178,6 @@ def cells(
     """
     from relmo.analysis.core.features import FEATURES, read_document
     from relmo.analysis.core.stack import build_stack
-    from relmo.analysis.core.trace import get_network
     from relmo.analysis.units.cell_report import name_cells as select_cells
     from relmo.analysis.units.cell_report import write_cells
     from relmo.analysis.units.cells import find_cells
@@ -201,7 +200,7 @@ def cells(
     loaded = output.load(model)
     max_symbols = symbols
     if max_symbols is None:
-        stack = build_stack(get_network(loaded))
+        stack = build_stack(loaded.get_recurrent_network())
         num_units = sum(
             layer.cell.sizes[state] * stack.directions for layer in stack.layers for state in layer.cell.unit_states
         )
