@@ -84,7 +84,7 @@ TYPED: list[Any] = [
     ("lm alice.txt --out m --epochs many", "a number, not 'many'"),
     ("lm alice.txt --out m --batch 0", "from 1 to 16,777,216"),
     ("lm alice.txt --out m --dropout 50", "from 0 to below 1"),
-    ("lm alice.txt --out m --cell transformer", "lstm, gru, elman, ngram, feedforward"),
+    ("lm alice.txt --out m --cell transformer", "lstm, gru, elman"),
     ("lm alice.txt --out m --unit words", "did you mean word?"),
     ("lm alice.txt --out m --device gpu", "did you mean cuda?"),
     pytest.param("lm alice.txt --out m --device cuda", "--device cpu", marks=NO_GPU),

@@ -174,6 +174,11 @@ def test_a_hidden_size_that_heads_do_not_divide_is_an_error(name: str) -> None:
         make_cell(name, 10, heads=0)(3)
 
 
+def test_a_head_of_one_unit_has_no_norm() -> None:
+    with pytest.raises(ValueError, match="one unit"):
+        make_cell("mlstm", 4)(3)
+
+
 def test_slstm_starts_as_published() -> None:
     cell = make_cell("slstm", 12, heads=2)(INPUT)
     assert not cell.weight_hh.any()

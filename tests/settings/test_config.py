@@ -103,7 +103,7 @@ def test_an_unknown_key_near_to_nothing_lists_those_of_its_section() -> None:
         ("model", "tied", "yes", "true or false"),
         ("model", "cutoffs", ["x"], "a whole number"),
         ("text", "vocabulary", 3, "a string"),
-        ("model", "cell", "rnn", "one of lstm, gru, elman, ngram, feedforward"),
+        ("model", "cell", "rnn", "one of lstm, gru, elman"),
         ("model", "cell", ["lstm"], "one of lstm"),
     ],
 )

@@ -59,6 +59,8 @@ class MLSTMCell(Cell):
     def __init__(self, input_size: int, hidden_size: int, *, heads: int = 4):
         super().__init__(input_size, hidden_size)
         self.heads, self.head_size = heads, head_size(hidden_size, heads)
+        if self.head_size == 1:
+            raise ValueError("A head of one unit is 0 after its norm; choose fewer heads or more hidden units.")
         self.rows = [hidden_size] * 4 + [heads] * 2
         self.weight_ih = nn.Parameter(torch.empty(sum(self.rows), input_size))
         self.bias = nn.Parameter(torch.empty(sum(self.rows)))

@@ -140,7 +140,7 @@ class SLSTMCell(Cell):
             masks = [None] * len(pieces) if mask is None else mask.T[:, None, :, None].split(PIECE_STEPS)
             weight, outputs = self.weight_hh.to(dtype), []
             for piece, inside in zip(pieces, masks, strict=True):  # inside (T, 1, B, 1)
-                hs, *memory = _Recurrence.apply(piece, *start, weight, inside)[:4]
+                hs, *memory = _SLSTMRecurrence.apply(piece, *start, weight, inside)[:4]
                 start = [hs[-1], *memory]
                 outputs.append(hs)
         final = (part.transpose(0, 1).flatten(1) for part in start)
@@ -148,7 +148,7 @@ class SLSTMCell(Cell):
         return y, tuple(part.to(before.dtype) for part, before in zip(final, state, strict=True))
 
 
-class _Recurrence(torch.autograd.Function):
+class _SLSTMRecurrence(torch.autograd.Function):
     """All steps of the cell with a backward pass of its own, in which each weight gradient is one large product.
 
     Forward returns h (heads, B, d) after each step, c, n and m after the last one, and for the backward pass c, n, the
