@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from relmo.config import build, field_docs, parse_override, read_preset, read_toml, to_toml
 from relmo.errors import SettingError
+from relmo.registry import cell_names
 from relmo.settings.fields import Only, SettingsSection, setting_fields
 from relmo.settings.kinds import KINDS, settings_class
 from relmo.settings.lm import (
@@ -103,7 +104,7 @@ def test_an_unknown_key_near_to_nothing_lists_those_of_its_section() -> None:
         ("model", "tied", "yes", "true or false"),
         ("model", "cutoffs", ["x"], "a whole number"),
         ("text", "vocabulary", 3, "a string"),
-        ("model", "cell", "rnn", "one of lstm, gru, elman, ngram, feedforward"),
+        ("model", "cell", "rnn", f"one of {', '.join(cell_names())}, ngram, feedforward"),
         ("model", "cell", ["lstm"], "one of lstm"),
     ],
 )
