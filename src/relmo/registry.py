@@ -17,8 +17,6 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from relmo.errors import SettingError
-
 BASIC_CELLS = ("elman", "gru", "lstm")
 """Cells of textbooks, which comparisons show by default."""
 GROUP = "relmo.cells"
@@ -100,7 +98,7 @@ def _entry_points() -> dict[str, Any]:
 
 @cache
 def load_plugins() -> None:
-    """Import the modules and files of RELMO_PLUGINS, once."""
+    """Import the modules and files of RELMO_PLUGINS, once; raise `ImportError` naming one that cannot be imported."""
     for plugin in filter(None, os.environ.get(PLUGINS, "").split(os.pathsep)):
         try:
             if not plugin.endswith(".py"):
@@ -113,7 +111,7 @@ def load_plugins() -> None:
             sys.modules[name] = module_from_spec(spec)
             spec.loader.exec_module(sys.modules[name])
         except (ImportError, OSError, SyntaxError, ValueError) as error:
-            raise SettingError(f"{PLUGINS}: {plugin} cannot be imported: {error}") from error
+            raise ImportError(f"{PLUGINS}: {plugin} cannot be imported: {error}") from error
 
 
 def cell_names() -> tuple[str, ...]:

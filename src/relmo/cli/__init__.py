@@ -40,7 +40,7 @@ ENABLE_ZSH_COMPLETION = "autoload -Uz compinit && compinit"
 
 try:
     load_plugins()
-except SettingError as error:  # here, since the choices of options include the cells of plugins
+except ImportError as error:  # here, since the choices of options include the cells of plugins
     print_message(f"error: {one_line(str(error))}")
     sys.exit(2)
 

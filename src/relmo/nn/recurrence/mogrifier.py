@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from relmo.nn.recurrence.base import Quantity, Record, StackedCell, State, gate, state, unchanged
+from relmo.nn.recurrence.base import Quantity, Record, StackedCell, State, gate, unchanged
 
 ROUND_GATES = "pqrstuvwyz"  # the gate of each round; x is the input
 
@@ -76,7 +76,7 @@ class MogrifierLSTMCell(StackedCell):
         targets = dict.fromkeys(self.gates_of_x, (self.input_size, "input"))
         targets |= dict.fromkeys(self.gates_of_h, (H, "previous output"))
         return [
-            state("h", H, role="output"),
+            Quantity("h", (H,), "output", "output", -1.0, 1.0, initial=0.0),
             Quantity("c", (H,), "memory", "memory", -1.0, 1.0, initial=0.0),
             gate("i", H, description="input gate"),
             gate("f", H, description="forget gate"),

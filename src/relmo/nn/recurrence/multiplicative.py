@@ -74,7 +74,7 @@ class MultiplicativeLSTMCell(Cell):
         H = self.hidden_size
         limit = float("inf") if self.variant == "paper" else 1.0
         return [
-            state("h", H, role="output"),
+            Quantity("h", (H,), "output", "output", -1.0, 1.0, initial=0.0),
             state("c", H),
             gate("i", H, description="input gate"),
             gate("f", H, description="forget gate"),

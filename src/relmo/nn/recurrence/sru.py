@@ -105,13 +105,13 @@ class SRUCell(Cell):
         v_f, v_r = self.weight_c.to(dtype)
         if mask is not None:
             f = torch.where(mask.unsqueeze(2), f, math.inf)  # an open gate keeps c
-        cs, _ = _Recurrence.apply(n, f, v_f, c.to(dtype))
+        cs, _ = _SRURecurrence.apply(n, f, v_f, c.to(dtype))
         past = torch.cat([c.to(dtype).unsqueeze(1), cs[:, :-1]], dim=1)
         hs = torch.lerp(skip, cs, torch.sigmoid(torch.addcmul(r, v_r, past)))
         return hs, (cs[:, -1].to(c.dtype),)
 
 
-class _Recurrence(torch.autograd.Function):
+class _SRURecurrence(torch.autograd.Function):
     """All steps of c and the gate f. f reads c, so that the steps are computed one after another; the gradient of c is
     a linear recurrence, dL/dc = dc'/dc * dL/dc', which is computed in parallel.
 
