@@ -1,5 +1,5 @@
-"""Counting as the lecture shows it: networks trained on a^n b^n and a^n b^n c^n with n up to 50, tested on every n up to
-1,000 and 100, and the states of an LSTM and a GRU over a^1000 b^1000 and a^100 b^100 c^100.
+"""Counting as the lecture shows it: networks trained on a^n b^n and a^n b^n c^n with n up to 50, tested on every n up
+to 1,000 and 100, and the states of an LSTM and a GRU over a^1000 b^1000 and a^100 b^100 c^100.
 
     python -m experiments.counting OUT [CELL…]      default: lstm gru elman; docs/counting.png is OUT/counting.png
 
@@ -45,7 +45,9 @@ def measure_networks(out: Path, cells: Sequence[str]) -> dict[tuple[str, str], l
                     result.model.save_pretrained(out / name, results={"balanced": result.balanced})
                     write_json(path, result.as_dict())
                 record = read_json(path, "delete it to train again")
-                print(f"{name}: first failure {record['first_failure']}, first wrong {record['first_wrong']}", flush=True)
+                print(
+                    f"{name}: first failure {record['first_failure']}, first wrong {record['first_wrong']}", flush=True
+                )
                 records.setdefault((language, cell), []).append(record)
     return records
 
