@@ -63,7 +63,7 @@ def make_table(records: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -
     for (language, cell), seeds in records.items():
         failures = [min(filter(None, (seed["first_failure"], seed["first_wrong"])), default=None) for seed in seeds]
         limits = ", ".join("none" if n is None else str(n) for n in failures)
-        accepted = format_ranges([tuple(span) for span in seeds[0]["accepted"]])  # type: ignore[misc]
+        accepted = format_ranges([tuple(span) for span in seeds[0]["accepted"]])
         counter = seeds[0]["counters"][0]
         row = [f"{language}, {cell}", f"{sum(map(is_exact, seeds))} of {len(seeds)}", limits, accepted]
         rows.append([*row, f"{counter['state']}{counter['unit']}", f"{counter['r']:+.5f}"])
