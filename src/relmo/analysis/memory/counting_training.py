@@ -320,7 +320,7 @@ def train(
         optimizer.step()
         with torch.no_grad():
             for parameter in recurrent:
-                parameter *= 1 + options.growth * scheduler.get_last_lr()[0]
+                parameter.mul_(1 + options.growth * float(scheduler.get_last_lr()[0]))
         scheduler.step()
         mean_loss = float(loss.detach()) if step == 1 else 0.98 * mean_loss + 0.02 * float(loss.detach())
         if step % VALIDATION_INTERVAL == 0 or step == options.steps:
