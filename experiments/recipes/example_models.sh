@@ -8,7 +8,7 @@ data=$1 out=$2 size=${3:-full}
 relmo=${RELMO:-relmo} python=${PYTHON:-python3}
 prose=$data/lm/war-and-peace/input.txt code=$data/lm/sqlite/input.txt
 large="--preset char" alike="--layers 1 --hidden 256 --embedding 64 --dropout 0.1 --batch 64 --unroll 128 --lr 0.002 --clip-norm 1"
-epochs=14 code_epochs=10 counting="--limit 100 --steps 6000 --seeds 5" seeds=5
+epochs=14 code_epochs=10 counting="--seeds 5" seeds=5
 mkdir -p "$out/examples"
 
 if [ "$size" = reduced ]; then  # the same steps on a hundred thousand characters, in seconds

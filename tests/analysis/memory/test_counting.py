@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -247,6 +248,17 @@ def test_what_is_not_to_be_told_and_what_lies_past_a_words_end_has_no_weight() -
     assert (weights[3, 5:9] == 1).all()  # but what follows from that counts in long words too
 
 
+def test_only_the_recurrent_weights_grow() -> None:
+    options = CountingOptions(limit=4, steps=1, growth=0.0)
+    plain, grown = (
+        module.train(Blocks("ab"), "gru", replace(options, growth=growth), 0, lambda _: None)[0].network.state_dict()
+        for growth in (0.0, 0.5)
+    )
+    for name, weight in plain.items():
+        factor = 1 + 0.5 * options.lr if "recurrent" in name else 1.0
+        assert torch.allclose(grown[name], factor * weight, rtol=1e-6)
+
+
 def test_brackets_are_learnt_from_and_their_depth_is_the_count() -> None:
     found = counting("dyck-2", "gru", CountingOptions(limit=4, steps=20, seeds=1, strings=40))
     assert found.language == "dyck-2"
@@ -281,6 +293,14 @@ def test_many_format_ranges_are_shortened() -> None:
 def test_options_that_make_no_sense_are_refused() -> None:
     with pytest.raises(SettingError, match="lstm, gru, elman"):
         counting("anbn", "ngram")  # type: ignore[arg-type]
-    for wrong in ({"limit": 3}, {"tested": 10}, {"threshold": 1.0}, {"lr": 0.0}, {"seeds": 0}, {"hidden": 0}):
+    for wrong in (
+        {"limit": 3},
+        {"tested": 10},
+        {"threshold": 1.0},
+        {"lr": 0.0},
+        {"growth": -1.0},
+        {"seeds": 0},
+        {"hidden": 0},
+    ):
         with pytest.raises(SettingError):
             counting("anbn", "lstm", CountingOptions(**wrong))  # type: ignore[arg-type]

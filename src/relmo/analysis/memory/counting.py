@@ -101,6 +101,8 @@ def check(cell: str, options: CountingOptions) -> None:
         raise SettingError(f"threshold must be between 0 and 1, not {options.threshold:g}.")
     if options.lr <= 0 or options.clip <= 0:
         raise SettingError(f"lr and clip must be positive, not {options.lr:g} and {options.clip:g}.")
+    if not 0 <= options.growth <= 1:
+        raise SettingError(f"growth must be between 0 and 1, not {options.growth:g}.")
 
 
 def judge(

@@ -218,6 +218,7 @@ class CountingOptions:
     batch: int = 32
     lr: float = 0.03
     clip: float = 1.0
+    growth: float = 0.05  # of the recurrent weights per step, relative to the learning rate; see `train`
     seeds: int = 3  # number of networks; training stops after the first one without validation errors
     first_seed: int = 0
     threshold: float = 0.01  # minimum probability of every symbol of an accepted word
@@ -271,7 +272,13 @@ def train_best(
 def train(
     language: Language, cell: str, options: CountingOptions, seed: int, progress: Progress
 ) -> tuple[LanguageModel, Attempt]:
-    """Train one network; return it at its best checkpoint in validation."""
+    """Train one network; return it at its best checkpoint in validation.
+
+    The recurrent weights grow: at each step they are multiplied by 1 + growth * lr, the opposite of weight decay. So
+    gates become 0 or 1 in float32, and a cell that can count adds and subtracts the same at any length; otherwise an
+    error too small to matter in short words adds up (saturated networks: Merrill et al. 2020, A formal hierarchy of
+    RNN architectures).
+    """
     start_time = time.monotonic()
     vocabulary = Vocabulary([*SPECIALS, *language.symbols])
     settings = Fresh(cell=cell, hidden=options.hidden, embedding=4, start="relmo", seed=seed)
@@ -284,7 +291,7 @@ def train(
     sizes = np.unique(np.geomspace(1, options.limit, NUM_VALIDATION_SIZES).astype(int)).tolist()
     sizes += range(options.limit + 1, options.limit + options.limit // 4 + 1)
     validation_words = [word for n in sizes for word in (*language.right(n), *language.wrong(n).values())]
-    parameters = list(network.parameters())
+    parameters, recurrent = list(network.parameters()), list(network.encoder.recurrent.parameters())
     optimizer = torch.optim.Adam(parameters, lr=options.lr)
     warm_up = max(1, options.steps // 20)
 
@@ -309,6 +316,9 @@ def train(
             if parameter.grad is not None:
                 parameter.grad *= factor
         optimizer.step()
+        with torch.no_grad():
+            for parameter in recurrent:
+                parameter.mul_(1 + options.growth * float(scheduler.get_last_lr()[0]))
         scheduler.step()
         mean_loss = float(loss.detach()) if step == 1 else 0.98 * mean_loss + 0.02 * float(loss.detach())
         if step % VALIDATION_INTERVAL == 0 or step == options.steps:

@@ -272,6 +272,9 @@ class TrainingOptions(FrozenSettings):
     """The first random seed."""
     lr: float = 0.03
     """The learning rate."""
+    growth: float = 0.05
+    """Growth of the recurrent weights per step, relative to the learning rate. It saturates the gates, so that counting
+    stays exact far beyond the words of training."""
     threshold: float = 0.01
     """The minimum probability of a symbol in an accepted word."""
 
