@@ -79,9 +79,10 @@ def match_hidden(cell: str, options: Mapping[str, Any], reference: int, layers: 
     best: tuple[int, int] | None = None
     for hidden in range(SIZE_STEP, 64 * reference, SIZE_STEP):
         parameters = count_parameters(cell, hidden, options, reference, layers)
-        if best is not None and abs(parameters - target) >= abs(best[1] - target):
+        if best is None or abs(parameters - target) < abs(best[1] - target):
+            best = hidden, parameters
+        if parameters > 2 * target:  # not the first larger one: an SRU as wide as its input has fewer weights
             break
-        best = hidden, parameters
     assert best is not None
     return best
 

@@ -111,6 +111,8 @@ def test_the_preset_is_the_published_network(run: Run, folder: Path, tmp_path: P
     assert json.loads(shown)["metric"] == "f1"
     settings = json.loads((tmp_path / "m" / "config.json").read_text())["settings"]
     assert settings["model"] | {"hidden": 300, "mark_dim": 100, "detector": 100} == {
+        "cell": "highway",
+        "cell_options": [],
         "layers": 8,
         "hidden": 300,
         "mark_dim": 100,
