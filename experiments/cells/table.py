@@ -127,8 +127,7 @@ def _published_table(results: Results, rows: Sequence[str]) -> Table:
         [
             "(accuracy - chance) / (1 - chance); ours: mean over seeds (best seed)",
             "published: arXiv 2411.12537, table 3; Mamba-2 and Mamba-3: 2603.15569, table 4. Their networks have "
-            "several layers and more weights, train longer, and learn from the last position alone; ours learn from "
-            "every prefix",
+            "several layers and more weights, and train longer; ours learn from every prefix",
         ],
     )
 
