@@ -46,7 +46,7 @@ for cell in elman gru lstm; do
   pack "$out/prose-$cell" "prose-$cell" "One of three networks of equal size that have read $war_and_peace, by experiments/recipes/example_models.sh; the last 5 % is held out." int8
 done
 for cell in lstm gru; do
-  pack "$out/counting/anbn-$cell" "anbn-$cell" "Learnt to count a's and b's by experiments/recipes/example_models.sh." float32
+  pack "$out/counting/anbn-$cell" "anbn-$cell" "Trained to count a's and b's by experiments/recipes/example_models.sh." float32
 done
 for name in hello hello-gru hello-lstm; do
   pack "$out/hello/$name" "$name" "Three units that write \"hello\", small enough to compute by hand: symbols are vectors of one 1, weights have one decimal. Made by experiments/recipes/hello_models.py." float32

@@ -29,7 +29,6 @@ from relmo.explorer.write import get_initial_prompt
 from relmo.models.bilm import BiLM
 from relmo.registry import BASIC_CELLS, cell_entry
 
-COUNT = {"language": "anbn", "limit": 30, "steps": 1500}
 CARD_SYMBOLS = 150
 SAMPLE_SYMBOLS, TEMPERATURE = 165, 0.7
 LARGE_MODEL = 1_000_000  # parameters from which the initial colours are precomputed
@@ -49,7 +48,7 @@ def main(names: list[str]) -> None:
             worker = Worker(Session.open(name, device="cpu"), lambda other: Session.open(other, device="cpu"))
             answers = precompute(worker.session, worker)
             if not COUNTING.exists():
-                write_answers(COUNTING, {"count": worker.run("count", COUNT, lambda share: None)})
+                write_answers(COUNTING, {"count": worker.run("count", {}, lambda share: None)})
             worker.close()
         write_answers(model.folder / ANSWERS_FILE, answers)
         size = (model.folder / ANSWERS_FILE).stat().st_size

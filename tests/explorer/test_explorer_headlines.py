@@ -5,7 +5,15 @@ import pytest
 
 from experiments.recipes.explorer_answers import write_sample
 from experiments.recipes.explorer_cards import Card, make_cards
-from relmo.explorer.examples import ANSWERS_FILE, EXAMPLES, EXAMPLES_DIR, find_example, load_cards, read_answers
+from relmo.explorer.examples import (
+    ANSWERS_FILE,
+    COUNTING,
+    EXAMPLES,
+    EXAMPLES_DIR,
+    find_example,
+    load_cards,
+    read_answers,
+)
 from relmo.explorer.page import make_bundle
 from relmo.explorer.session import Session
 from relmo.explorer.work import Worker
@@ -71,6 +79,22 @@ def test_card_of_three_networks_shows_the_ranking_that_it_leads_to(start_cards: 
     )
     assert compared[0]["model"] == card["link"]["model"]
     assert ("predicts best" in card["sentence"]) == all(row["difference"][1] > 0 for row in compared[1:])
+
+
+def test_of_the_counting_networks_the_lstm_alone_is_exact_beyond_its_training() -> None:
+    counting = read_answers(COUNTING)["count"]
+    exact = [row["cell"] for row in counting["networks"] if row["first_failure"] is row["first_wrong"] is None]
+    assert exact == ["lstm"]
+    assert counting["tested"] > counting["limit"]
+
+
+def test_the_counting_card_leads_to_a_unit_that_counts_to_a_thousand(start_cards: dict[str, Card]) -> None:
+    link = start_cards["counting"]["link"]
+    session = Session.open(link["model"], device="cpu")
+    values = session.answer("values", {"text": link["text"], "page": "0", "unit": link["unit"]})["values"]
+    count = np.cumsum([1 if symbol == "a" else -1 for symbol in session.texts.get_passage(link["text"]).text])
+    assert len(values) == 2000
+    assert abs(np.corrcoef(values, count)[0, 1]) > 0.9999
 
 
 def test_networks_trained_on_one_text_are_ranked_by_paired_differences() -> None:

@@ -8,7 +8,8 @@ import pytest
 from test_explorer_browser import Watched, browser, pytestmark  # noqa: F401
 from test_explorer_screens_browser import check
 
-from relmo.explorer.examples import get_agreement
+from relmo.analysis.units.cell_report import read_cells
+from relmo.explorer.examples import EXAMPLES_DIR, get_agreement
 from relmo.explorer.page import write_page
 from relmo.explorer.session import Session
 from support.served import served
@@ -89,7 +90,8 @@ def test_the_lstm_counts_to_a_thousand_and_the_gru_does_not(watched: Watched) ->
     title(page, "The LSTM counts linearly; the GRU does not")
     assert page.locator(".traces svg.chart").count() == 2
     page.click("label:has-text('forget gate')")  # the controls are made anew
-    page.wait_for_selector("text=forget gate f0.5")
+    counter = read_cells(EXAMPLES_DIR / "anbn-lstm")[0].unit
+    page.wait_for_selector(f"text=forget gate f{counter.removeprefix('c')}")
     check(page)
 
 

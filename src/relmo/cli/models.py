@@ -18,7 +18,7 @@ BUNDLED_CORPORA = {
     **dict.fromkeys(("prose", "prose-elman", "prose-gru", "prose-lstm"), "War and Peace, 3.0 million characters"),
     "english-french": "164,285 sentence pairs of Tatoeba (CC BY 2.0 FR)",
     "addition": "150,000 sums of numbers of up to four digits",
-    **dict.fromkeys(("anbn-lstm", "anbn-gru"), "strings of the form aaabbb, which it has learned to count"),
+    **dict.fromkeys(("anbn-lstm", "anbn-gru"), "strings of the form aaabbb, with n up to 50"),
     **dict.fromkeys(("hello", "hello-gru", "hello-lstm"), HELLO),
 }
 COUNTS = {"train_symbols": "symbols", "train_tokens": "words", "train_words": "words", "train_examples": "examples"}

@@ -302,10 +302,10 @@ def count(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
     """Train small networks to count, and test them on longer words."""
     cells = body.elements("cells") or list(BASIC_CELLS)
     options = CountingOptions(
-        limit=body.integer("limit", 30, 5, 100),
-        steps=body.integer("steps", 1500, 50, 10_000),
+        limit=body.integer("limit", CountingOptions.limit, 5, 100),
+        steps=body.integer("steps", CountingOptions.steps, 50, 10_000),
         seeds=body.integer("seeds", 1, 1, 5),
-        hidden=body.integer("hidden", 10, 1, 64),
+        hidden=body.integer("hidden", CountingOptions.hidden, 1, 64),
     )
     language, networks = body.string("language") or "anbn", []
     for cell, report in zip(cells, split_progress(progress, [1.0] * len(cells)), strict=True):

@@ -182,6 +182,14 @@ def test_an_lstm_learns_to_count_beyond_what_it_has_seen() -> None:
     assert told[-1] == 1.0
 
 
+def test_the_bundled_lstm_is_exact_to_a_thousand_and_the_gru_is_not() -> None:
+    language, sizes = get_language("anbn"), [1, 2, 3, 4, 5, 50, 51, 200, 999, 1000]
+    words = [word for n in sizes for word in (*language.right(n), *language.wrong(n).values())]
+    lstm, gru = (LanguageModel.from_pretrained(name, device="cpu") for name in ("anbn-lstm", "anbn-gru"))
+    assert validate(lstm, language, words, CountingOptions().threshold)[0] == 1.0
+    assert validate(gru, language, words, CountingOptions().threshold)[0] < 0.9
+
+
 def test_a_seed_trains_one_network_whatever_was_drawn_before() -> None:
     networks = []
     for before in (0, 1):

@@ -71,7 +71,7 @@ def test_a_file_that_is_not_of_named_cells_is_refused_in_one_line(tmp_path: Path
 
 def test_the_cells_that_ship_beat_their_controls_and_say_how_they_were_measured() -> None:
     found = {name: read_cells(EXAMPLES_DIR / name) for name in list_examples() if (EXAMPLES_DIR / name).is_dir()}
-    named = {"prose", "code", "anbn-lstm", "anbn-gru"}
+    named = {"prose", "code", "anbn-lstm"}
     assert named <= {name for name, cells in found.items() if cells}
     features = {name: [cell.feature for cell in cells] for name, cells in found.items()}
     assert features["prose"][:2] == ["quotes", "column"]

@@ -21,8 +21,8 @@ export function showExperiments(root, view) {
   const isCharModel = about.unit === "char";
   const top = make("div", {}, heading(isCharModel ? "Which networks can count?" : "Does the verb agree with its subject?", isCharModel ? "Three small networks learn to write n a's and then n b's, and are tested on longer words."
     : "“The keys to the cabinet are”: the verb agrees with the keys. How often does the network prefer the correct form?"));
-  const limit = make("input", { type: "number", min: 5, max: 100, value: 30 });
-  const steps = make("input", { type: "number", min: 50, max: 10000, value: 1500, step: 50 });
+  const limit = make("input", { type: "number", min: 5, max: 100, value: 50 });
+  const steps = make("input", { type: "number", min: 50, max: 10000, value: 3000, step: 50 });
   const language = dropdown(LANGUAGES, state.languageName, (name) => view.saveState({ languageName: name }));
   const countingRunner = runner("Train and test again", async (onProgress, signal) => {
     const counting = await runJob({ what: "count", model: state.model, language: language.value, limit: Number(limit.value), steps: Number(steps.value) }, onProgress, signal);
