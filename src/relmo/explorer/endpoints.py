@@ -30,7 +30,7 @@ from relmo.explorer.session import MAX_CHARACTERS, Session, answer_key
 from relmo.models.sequence_model import SequenceModel
 from relmo.nn.recurrence.base import StackedCell
 from relmo.nn.softmax import FullSoftmax
-from relmo.registry import cell_class, cell_entry, cell_names
+from relmo.registry import BASIC_CELLS, cell_class, cell_entry
 from relmo.text.noun_phrases import noun_pp
 
 NUM_BINS = 1000  # of the map of the text
@@ -74,7 +74,7 @@ def about(session: Session, query: Query) -> Answer:
         for endpoint, request in (("page", page), ("values", page | {"unit": unit})):
             answer["answers"][answer_key(session.name, endpoint, request)] = session.answer(endpoint, request)
     varied: dict[str, str | None] = {}  # the parameter of each untrained cell that the page varies
-    for name in sorted(cell_names()):
+    for name in BASIC_CELLS:
         fallback = "spectral_radius" if issubclass(cell_class(name), StackedCell) else None
         varied[name] = "forget_bias" if "forget_bias" in cell_entry(name).options else fallback
     return answer | {
