@@ -44,7 +44,8 @@ class PagedReader:
         self.model = model
         self.recorder = tracing.Recorder(model.get_recurrent_network(), None, None)
         stack = self.recorder.stack
-        self.states = {name: stack.layers[0].cell.sizes[name] * stack.directions for name in self.recorder.keep}
+        cells = [layer.cell for layer in stack.layers]
+        self.states = {name: stack.directions * max(c.sizes[name] for c in cells) for name in self.recorder.keep}
         num_units = sum(layer.cell.sizes[state] for layer in stack.layers for state in layer.cell.unit_states)
         self.max_symbols = max(1, MAX_VALUES // (num_units * stack.directions))
         self.document = document.head(self.max_symbols)
