@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import relmo
 from relmo import registry
@@ -170,6 +169,8 @@ def test_a_session_answers_with_equations_that_agree_in_every_quantity(model: La
     assert about["cell"] in about["cells"]
     page: dict[str, str] = {"text": "given", "page": "0"}
     assert "".join(session.answer("page", page)["symbols"]) == text
+    bits = model.symbol_losses([list(text)]) / math.log(2)
+    np.testing.assert_allclose(session.answer("expected", page)["bits"], bits, atol=0.02)
     for name in about["states"]:
         assert len(session.answer("values", page | {"unit": f"{name}0.0"})["values"]) == len(text)
         assert session.answer("units", page | {"state": name, "layer": "1"})["symbols"] == len(text)
@@ -182,7 +183,8 @@ def test_a_session_answers_with_equations_that_agree_in_every_quantity(model: La
         assert {*answer["saturation"]} == {*cell.gate_names} & {*strip}
         assert {*answer["weights"]["from"]} == {*cell.recurrent_matrices()}
         assert session.answer("overview", unit)["total"] == len(text)
-    assert {*session.answer("cell", {"text": "given", "unit": "h0.0"})["weights"]["symbols"]} == {*cell.input_matrices()}
+    weights = session.answer("cell", {"text": "given", "unit": "h0.0"})["weights"]
+    assert {*weights["symbols"]} == {*cell.input_matrices()}
     for at in ("0", "300"):
         for layer in (0, 1):
             check_step(session, {"text": "given", "at": at, "unit": f"h{layer}.{HIDDEN - 1}"}, cells_of(model)[layer])
@@ -286,11 +288,13 @@ def test_a_bidirectional_model(cell: str, tmp_path: Path) -> None:
     assert all(math.isfinite(row["delta"]) for row in answer["classes"])
 
 
-def test_a_divisor_of_zero_is_one_clear_message(model: LanguageModel, text: str) -> None:
-    specs = cells_of(model)[0].specs
-    for name in (name for name, quantity in specs.items() if quantity.role == "normaliser"):
-        with intervene(model, 0, 0, "zero", state=name):
+def test_a_state_set_to_zero_gives_finite_numbers_or_one_clear_message(model: LanguageModel, text: str) -> None:
+    for state in cells_of(model)[0].states:
+        message = ""
+        with intervene(model, 0, 0, "zero", state=state):
             try:
-                assert torch.isfinite(torch.tensor([row.surprisal for row in model.surprisal(text).rows])).all()
+                losses = model.symbol_losses([list(text)])
             except relmo.errors.SettingError as error:
-                assert name in str(error)
+                message, losses = str(error), np.zeros(1)
+        assert np.isfinite(losses).all()
+        assert not message or (f"change of {state} " in message and "divisor" in message)

@@ -279,7 +279,7 @@ def _step_through(
     }
     if changes and not torch.isfinite(quantities["h"]).all():
         names = " or ".join(changes)
-        raise SettingError(f"With the change of {names}, h is not finite, as where a divisor is 0; choose another value.")
+        raise SettingError(f"The change of {names} makes h infinite, as a divisor of 0 does; choose another value.")
     return quantities, state
 
 

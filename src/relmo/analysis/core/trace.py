@@ -79,8 +79,8 @@ class Trace:
         return self.states[state][self.layers.index(layer)].mean(axis=0, dtype=np.float64)
 
     def saturation(self, gate: str, *, low: float = 0.1, high: float = 0.9) -> np.ndarray:
-        """Return the shares of symbols at which a gate is below `low` and above `high` of its range; (2, layers, units):
-        Karpathy et al. 2015, Visualizing and understanding recurrent networks."""
+        """Return the shares of symbols at which a gate is below `low` and above `high`, as shares of its range; (2,
+        layers, units): Karpathy et al. 2015, Visualizing and understanding recurrent networks."""
         bottom, top = self.gates.get(gate, (0.0, 1.0))
         values = (self.states[gate] - bottom) / (top - bottom)
         return np.stack([(values < low).mean(axis=1), (values > high).mean(axis=1)])

@@ -18,7 +18,7 @@ export function cellName(about) {
 
 // Typeset an equation such as "W_ii x + b_ii".
 export function typeset(equation) {
-  const parts = equation.replaceAll(" * ", " · ").replaceAll(" - ", " − ").split(/([A-Za-z]_\w+|\b[A-Za-z]'?(?![\w(]))/);
+  const parts = equation.replaceAll(" * ", " · ").replace(/(^|[ (])-/g, "$1−").split(/([A-Za-z]_\w+|\b[A-Za-z]'?(?![\w(]))/);
   return parts.map((part) => {
     const match = /^([A-Za-z])_(\w+)$/.exec(part);
     if (match) return make("span", {}, make("i", {}, match[1]), make("sub", {}, match[2]));
@@ -158,24 +158,31 @@ function vectorMap([word, letter], values, number = -1, onSelect = null, shape =
     const rows = boxes.filter((_, i) => i % length === 0).map((_, row) => make("div", { class: "boxes" }, ...boxes.slice(row * length, (row + 1) * length)));
     return make("figure", { class: "vector" }, caption, ...rows);
   }
-  const numColumns = shape.length > 1 ? shape.at(-1) : Math.ceil(Math.sqrt(values.length * 2));
-  const numRows = Math.ceil(values.length / numColumns);
+  // A matrix is drawn as it is, the matrices of heads side by side, one column apart.
+  const width = shape.length > 1 ? shape.at(-1) : Math.ceil(Math.sqrt(values.length * 2));
+  const numRows = shape.length > 1 ? shape.at(-2) : Math.ceil(values.length / width);
+  const numColumns = Math.ceil(values.length / (numRows * width)) * (width + 1) - 1;
+  const getPlace = (i) => [Math.floor(i / width) % numRows, Math.floor(i / (numRows * width)) * (width + 1) + (i % width)];
   const size = Math.max(3, Math.min(8, Math.floor(170 / numColumns)));
   const canvas = make("canvas", { width: numColumns * size, height: numRows * size, role: "img", "aria-label": `${word} ${letter}: ${values.length} units${number >= 0 ? `, unit ${number + 1} at ${formatSigned(values[number], 2)}` : ""}`,
     onclick: (event) => {
       const bounds = canvas.getBoundingClientRect();
-      const index = Math.floor(((event.clientY - bounds.top) / bounds.height) * numRows) * numColumns + Math.floor(((event.clientX - bounds.left) / bounds.width) * numColumns);
-      if (onSelect && index < values.length) onSelect(index);
+      const row = Math.floor(((event.clientY - bounds.top) / bounds.height) * numRows);
+      const column = Math.floor(((event.clientX - bounds.left) / bounds.width) * numColumns);
+      const index = (Math.floor(column / (width + 1)) * numRows + row) * width + (column % (width + 1));
+      if (onSelect && index < values.length && column % (width + 1) < width) onSelect(index);
     } });
   const context = canvas.getContext("2d");
   values.forEach((value, i) => {
     context.fillStyle = colour(value, scale);
-    context.fillRect((i % numColumns) * size, Math.floor(i / numColumns) * size, size, size);
+    const [row, column] = getPlace(i);
+    context.fillRect(column * size, row * size, size, size);
   });
   if (number >= 0 && number < values.length) {
     context.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--ink");
     context.lineWidth = 2;
-    context.strokeRect((number % numColumns) * size - 1, Math.floor(number / numColumns) * size - 1, size + 2, size + 2);
+    const [row, column] = getPlace(number);
+    context.strokeRect(column * size - 1, row * size - 1, size + 2, size + 2);
   }
   const value = number >= 0 && number < values.length ? make("small", {}, ` ${formatSigned(values[number], 3)}`) : "";
   return make("figure", { class: "vector" }, caption, canvas, value);

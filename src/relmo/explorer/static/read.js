@@ -270,7 +270,7 @@ export function showRead(root, view) {
     const rows = [["value", formatSigned(display.values[index], 3)]];
     if (strip) for (const [name, values] of Object.entries(strip.states)) rows.push([name, formatSigned(values[index], 3)]);
     if (predictions?.bits.length) {
-      rows.push(["p", (2 ** -predictions.bits[index]).toPrecision(2)], ["bits", formatFixed(predictions.bits[index], 2)]);
+      rows.push(["prob.", (2 ** -predictions.bits[index]).toPrecision(2)], ["bits", formatFixed(predictions.bits[index], 2)]);
     }
     const nextSymbols = predictions?.likely[index]?.map(([symbol, p]) => `${showWhitespace(symbol)}\u00a0${p.toFixed(2)}`).join("  ");
     put(focus,

@@ -347,8 +347,8 @@ def split_heads(hidden_size: int, heads: int | None, *, min_units: int = 1) -> t
     if heads is None:
         heads = next(n for n in (4, 2, 1) if n == 1 or (hidden_size % n == 0 and hidden_size // n >= min_units))
     if heads < 1 or hidden_size % heads or heads != int(heads):
-        divisors = [str(n) for n in range(1, min(hidden_size, 64) + 1) if hidden_size % n == 0]
-        raise ValueError(f"{heads} heads do not divide {hidden_size} hidden units; choose one of {', '.join(divisors)}.")
+        divisors = ", ".join(str(n) for n in range(1, min(hidden_size, 64) + 1) if hidden_size % n == 0)
+        raise ValueError(f"{heads} heads do not divide {hidden_size} hidden units; choose one of {divisors}.")
     return int(heads), hidden_size // int(heads)
 
 
