@@ -111,7 +111,7 @@ export function showEquations(root, view) {
     const flow = make("div", { class: "flow" },
       group("input", vectorMap(["input", "x"], step.x)),
       group("previous state", ...states.map((quantity) => drawQuantity(quantity, step.before[quantity.name]))),
-      drawGroup("gates", step.quantities.filter((quantity) => !quantity.state && !quantity.output)),
+      drawGroup("gates and candidates", step.quantities.filter((quantity) => !quantity.state && !quantity.output)),
       drawGroup("new state", states, "′"),
       drawGroup("output", outputs),
       step.likely.length ? group("prediction", drawPredictions(step.likely)) : "");
