@@ -13,13 +13,22 @@ from relmo.explorer.examples import EXAMPLES_DIR, get_agreement
 from relmo.explorer.page import write_page
 from relmo.explorer.session import Session
 from support.served import served
+from support.small_models import language_model
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a model with a matrix memory and one gate for each of two heads."""
+    folder = tmp_path_factory.mktemp("matrix") / "mlstm"
+    language_model("mlstm", hidden=6, cell_options=("heads=2",)).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def address(matrix: str) -> Iterator[str]:
     from relmo.explorer.server import Models
 
-    names = ["hello", "hello-gru", "hello-lstm", "anbn-lstm", "anbn-gru", "prose", "small"]
+    names = ["hello", "hello-gru", "hello-lstm", "anbn-lstm", "anbn-gru", "prose", "small", matrix]
     with served(Models(names, lambda name: Session.open(name, device="cpu"))) as server:
         yield f"http://127.0.0.1:{server.address[1]}/"
 
@@ -57,6 +66,21 @@ def test_a_step_is_written_out_and_the_arrow_keys_go_on(watched: Watched) -> Non
     page.keyboard.press("]")
     page.wait_for_function("() => location.hash.includes('h0.1')")
     page.wait_for_selector("h4:has-text('Unit 2')")
+    check(page)
+
+
+def test_a_matrix_and_the_gates_of_heads_are_written_out(watched: Watched, matrix: str) -> None:
+    page = opened(watched, f"screen=equations&model={matrix}&text=sentences&at=2&unit=h0.4")
+    page.wait_for_selector("h4:has-text('Unit 5')")
+    terms = dict(zip(page.locator(".workedout dt").all_inner_texts(), page.locator(".workedout dd").all(), strict=True))
+    for name in ("forget gate f 2 of 2", "memory C′ 2, 2, 1 of 2 × 3 × 3", "query q", "output h"):
+        assert terms[name].locator("strong").inner_text().startswith("= "), name  # agrees with the network
+    assert page.locator(".vector canvas").count() == 2  # C before and after the step
+    rows = page.locator(".vector:has(b:text-is('query')) .boxes")
+    assert [row.locator(".here").count() for row in rows.all()] == [0, 1]
+    page.locator(".vector:has(b:text-is('forget gate')) .box").first.click()  # the first unit of the other head
+    page.wait_for_function("() => location.hash.includes('unit=h0.0')")
+    page.wait_for_selector("h4:has-text('Unit 1')")
     check(page)
 
 

@@ -167,16 +167,21 @@ def test_extreme_gates_stay_finite_in_float32(name: str, fast: bool) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_hidden_size_that_heads_do_not_divide_is_an_error(name: str) -> None:
-    with pytest.raises(ValueError, match="heads"):
-        make_cell(name, 10)(3)
-    with pytest.raises(ValueError, match="heads"):
-        make_cell(name, 10, heads=0)(3)
+@pytest.mark.parametrize("heads", [0, 4, 2.5])
+def test_a_hidden_size_that_heads_do_not_divide_is_an_error(name: str, heads: float) -> None:
+    with pytest.raises(ValueError, match=r"heads do not divide 10 .* 1, 2, 5, 10"):
+        make_cell(name, 10, heads=heads)(3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_default_number_of_heads_fits_the_hidden_size(name: str) -> None:
+    heads = {size: make_cell(name, size)(3).heads for size in (16, 12, 10, 7, 4)}
+    assert heads == {16: 4, 12: 4, 10: 2, 7: 1, 4: 2 if name == "mlstm" else 4}
 
 
 def test_a_head_of_one_unit_has_no_norm() -> None:
     with pytest.raises(ValueError, match="one unit"):
-        make_cell("mlstm", 4)(3)
+        make_cell("mlstm", 4, heads=4)(3)
 
 
 def test_slstm_starts_as_published() -> None:

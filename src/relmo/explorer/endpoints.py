@@ -30,7 +30,7 @@ from relmo.explorer.session import MAX_CHARACTERS, Session, answer_key
 from relmo.models.sequence_model import SequenceModel
 from relmo.nn.recurrence.base import StackedCell
 from relmo.nn.softmax import FullSoftmax
-from relmo.registry import BASIC_CELLS, cell_class, cell_entry
+from relmo.registry import BASIC_CELLS, cell_class, cell_entry, cell_names
 from relmo.text.noun_phrases import noun_pp
 
 NUM_BINS = 1000  # of the map of the text
@@ -74,9 +74,11 @@ def about(session: Session, query: Query) -> Answer:
         for endpoint, request in (("page", page), ("values", page | {"unit": unit})):
             answer["answers"][answer_key(session.name, endpoint, request)] = session.answer(endpoint, request)
     varied: dict[str, str | None] = {}  # the parameter of each untrained cell that the page varies
-    for name in BASIC_CELLS:
+    for name in sorted({*BASIC_CELLS, cell.name} & {*cell_names()}):
         fallback = "spectral_radius" if issubclass(cell_class(name), StackedCell) else None
         varied[name] = "forget_bias" if "forget_bias" in cell_entry(name).options else fallback
+    last = cell.sizes[cell.unit_states[-1]] - 1
+    separate = [name for name in reader.states if cell.corresponding_unit(cell.unit_states[-1], last, name) is None]
     return answer | {
         "kind": session.kind,
         "cell": cell.name,
@@ -88,7 +90,8 @@ def about(session: Session, query: Query) -> Answer:
         "words": cell.words,
         "carried": list(cell.unit_states),
         "memory": cell.unit_states[-1],
-        "gates": cell.gate_names,
+        "gates": {name: [cell.specs[name].low, cell.specs[name].high] for name in cell.gate_names},
+        "separate": separate,
         "opened": unit,
         "mode": "centred" if session.named else "value",
         "named": [
@@ -258,6 +261,8 @@ def cell(session: Session, query: Query) -> Answer:
         number = layer.cell.corresponding_unit(unit.state, unit.number, gate)
         if number is not None:
             array = reader.values(0, unit._replace(state=gate, number=number))
+            low, high = layer.cell.specs[gate].low, layer.cell.specs[gate].high
+            array = (array - low) / (high - low)
             saturation[gate] = [round(float(share), 3) for share in ((array < 0.1).mean(), (array > 0.9).mean())]
     event, array = query.get("event", "\n")[:64], reader.text_values(unit)
     positions = np.flatnonzero(np.array(reader.document.symbols) == event)
@@ -277,23 +282,24 @@ def _find_weights(model: SequenceModel, stack: Stack, unit: Unit) -> Answer:
     """Return a unit's strongest weights: recurrent (from), of input symbols, and of the scores it raises or lowers."""
     layer = stack.layers[unit.layer]
     unit_cell = layer.cells[1 if unit.direction == "backward" else 0]
-    has_gates = unit.number < unit_cell.hidden_size  # a projected h has units of its own
     answer: Answer = {"from": {}, "symbols": {}}
 
     def strongest(row: np.ndarray) -> list[list[Any]]:
         return [[int(i), round(float(row[i]), 3)] for i in np.argsort(-np.abs(row), kind="stable")[:NUM_WEIGHTS]]
 
-    if has_gates:
-        for gate, matrix in unit_cell.recurrent_matrices().items():
-            answer["from"][gate] = strongest(matrix[unit.number].cpu().numpy())
+    for gate, matrix in unit_cell.recurrent_matrices().items():
+        number = unit_cell.corresponding_unit(unit.state, unit.number, gate)
+        if number is not None:
+            answer["from"][gate] = strongest(matrix[number].cpu().numpy())
     if model.input_table is None:
         return answer
     names = model.get_output_vocabulary().symbols
-    if unit.layer == 0 and has_gates:
+    if unit.layer == 0:
         for gate, matrix in unit_cell.input_matrices().items():
-            row = unit.number * len(matrix) // unit_cell.hidden_size  # a gate of a head serves all of its units
-            inputs = (model.input_table @ matrix[row]).cpu().numpy()
-            answer["symbols"][gate] = [[names[int(i)], weight] for i, weight in strongest(inputs)]
+            number = unit_cell.corresponding_unit(unit.state, unit.number, gate)
+            if number is not None:
+                inputs = (model.input_table @ matrix[number]).cpu().numpy()
+                answer["symbols"][gate] = [[names[int(i)], weight] for i, weight in strongest(inputs)]
     is_output = unit.layer == len(stack.layers) - 1 and layer.projection is None
     if is_output and isinstance(model.softmax, FullSoftmax):
         matrix = model.softmax.weight  # (V, H), or (V, E) after a bottleneck
@@ -352,6 +358,9 @@ def step(session: Session, query: Query) -> Answer:
                 "word": traced.cell.words[name],
                 "equation": equations.get(name, ""),
                 "state": name in traced.cell.states,
+                "output": traced.cell.specs[name].role == "output",
+                "shape": traced.cell.specs[name].shape,
+                "unit": number,
                 "lines": [] if expression is None or number is None else expression.lines(number),
                 "values": round_values(array.ravel()),  # of a matrix row by row
             }

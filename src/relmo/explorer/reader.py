@@ -44,7 +44,8 @@ class PagedReader:
         self.model = model
         self.recorder = tracing.Recorder(model.get_recurrent_network(), None, None)
         stack = self.recorder.stack
-        self.states = {name: stack.layers[0].cell.sizes[name] * stack.directions for name in self.recorder.keep}
+        cells = [layer.cell for layer in stack.layers]
+        self.states = {name: stack.directions * max(c.sizes[name] for c in cells) for name in self.recorder.keep}
         num_units = sum(layer.cell.sizes[state] for layer in stack.layers for state in layer.cell.unit_states)
         self.max_symbols = max(1, MAX_VALUES // (num_units * stack.directions))
         self.document = document.head(self.max_symbols)
@@ -59,6 +60,7 @@ class PagedReader:
                     self.bounds.append(start)
         self.bounds.append(length)
         self.page_states: list[list[LayerState]] = []  # states of the layers before each page
+        self.page_outputs: list[np.ndarray] = []  # h of the layers (layers, 1, H) before each page
         self.pages: OrderedDict[int, tracing.Trace] = OrderedDict()
         self.text_states: dict[str, np.ndarray] = {}
         self.reading = threading.Lock()
@@ -96,13 +98,17 @@ class PagedReader:
         if self.model.reads_sentences:
             return tracing.trace_batch(self.model, self.recorder, self.sentences(page))[0]
         if not self.page_states:
-            self.page_states.append(tracing.compute_initial_states(self.model, self.recorder, 1))
+            boundary, states = self.model.recurrent_inputs([[]]), self.recorder.stack.initial_state(1)
+            traced, states = self.recorder.run(boundary, states, [[END]])
+            self.page_states.append(states)
+            self.page_outputs.append(traced.states["h"])
         while len(self.page_states) <= page:
             self._trace_page(len(self.page_states) - 1)
         states = self.page_states[page]
         traced, states = tracing.trace_batch(self.model, self.recorder, [self.symbols(page)], states)
         if len(self.page_states) == page + 1:
             self.page_states.append(states)
+            self.page_outputs.append(traced.states["h"][:, -1:])
         return traced
 
     def predictions(self, page: int) -> Predictions | None:
@@ -115,8 +121,7 @@ class PagedReader:
         symbols = self.symbols(page)
         log_p = self._log_probs(symbols, torch.from_numpy(traced.states["h"]))  # (T, V)
         previous = self.symbols(page - 1)[-1] if page else END
-        state = torch.stack([layer[0][0] for layer in self.page_states[page]])  # h of each layer before the page
-        initial = self._log_probs([previous], state)
+        initial = self._log_probs([previous], torch.from_numpy(self.page_outputs[page]))
         ids = model.vocabulary.ids(symbols)
         symbol_log_p = np.concatenate([initial, log_p[:-1]])[np.arange(len(ids)), ids]
         return Predictions(-symbol_log_p / np.log(2), most_probable(log_p, model.vocabulary.symbols))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from relmo.errors import ModelError
+from relmo.errors import ModelError, SettingError
 from relmo.nn.recurrence import Cell, State, cell_class
 from relmo.nn.recurrence.bidirectional import BidirectionalStacks
 from relmo.nn.recurrence.elmo_lstm import ElmoLSTM
@@ -277,6 +277,9 @@ def _step_through(
         name: torch.stack(column) if column else projected.new_zeros(0, batch, *cell.specs[name].shape)
         for name, column in columns.items()
     }
+    if changes and not torch.isfinite(quantities["h"]).all():
+        names = " or ".join(changes)
+        raise SettingError(f"The change of {names} makes h infinite, as a divisor of 0 does; choose another value.")
     return quantities, state
 
 

@@ -8,13 +8,14 @@ The numbers at t are those after symbol t was read. Texts are read as for scorin
 of a previous text, a bidirectional one reads each sentence between its boundaries; these symbols are not in the trace.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from relmo.analysis.core.ablate import collect_changes
 from relmo.analysis.core.show import ColouredText, Table, save_figure, show_whitespace
@@ -36,10 +37,12 @@ class Trace:
     """Symbols and the state of a network after each of them.
 
     states      arrays (layers, T, units) float32 by name: all quantities of the cell's step, such as "h", an LSTM's
-                "c", its gates i, f, o and candidate g; in a bidirectional network, forward units precede backward ones
+                "c", its gates i, f, o and candidate g; in a bidirectional network, forward units precede backward ones;
+                if a quantity has fewer units in one layer than in another, the rest are 0
     starts      index of the first symbol of each text or sentence
     layers      indices of the traced layers
     carried     names of the states whose units are analysed, h first: the output and carried memories
+    gates       range of each gate of the cell, by name
     """
 
     symbols: list[str]
@@ -48,6 +51,7 @@ class Trace:
     layers: tuple[int, ...]
     directions: int = 1
     carried: tuple[str, ...] = ("h",)
+    gates: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.symbols)
@@ -75,9 +79,10 @@ class Trace:
         return self.states[state][self.layers.index(layer)].mean(axis=0, dtype=np.float64)
 
     def saturation(self, gate: str, *, low: float = 0.1, high: float = 0.9) -> np.ndarray:
-        """Return the shares of symbols at which a gate is below `low` and above `high`; (2, layers, units): Karpathy et
-        al. 2015, Visualizing and understanding recurrent networks."""
-        values = self.states[gate]
+        """Return the shares of symbols at which a gate is below `low` and above `high`, as shares of its range; (2,
+        layers, units): Karpathy et al. 2015, Visualizing and understanding recurrent networks."""
+        bottom, top = self.gates.get(gate, (0.0, 1.0))
+        values = (self.states[gate] - bottom) / (top - bottom)
         return np.stack([(values < low).mean(axis=1), (values > high).mean(axis=1)])
 
     def show(self, state: str = "h", layer: int = 0, unit: int = 0) -> ColouredText:
@@ -223,13 +228,16 @@ class Recorder:
             for layer in self.layers:
                 quantity = run.quantities[layer][name][:, skip:].flatten(3)  # (D, T, B, units)
                 sides = [quantity[0], *(reverse_time(side.unsqueeze(0), lengths)[0] for side in quantity[1:])]
-                layers.append(torch.cat(sides, dim=-1).transpose(0, 1))
+                size = max(layer.cell.sizes[name] for layer in self.stack.layers)
+                layers.append(torch.cat([pad(side, (0, size - side.shape[-1])) for side in sides], -1).transpose(0, 1))
             batch = torch.stack(layers).float().cpu().numpy()  # (layers, B, T, D * units)
             arrays[name] = np.concatenate([batch[:, row, : len(text)] for row, text in enumerate(texts)], axis=1)
         symbols = [symbol for text in texts for symbol in text]
         starts = np.cumsum([0, *map(len, texts[:-1])])
-        carried = self.stack.layers[0].cell.unit_states
-        return Trace(symbols, arrays, starts, self.layers, self.stack.directions, carried), run.states
+        cell = self.stack.layers[0].cell
+        gates = {name: (cell.specs[name].low, cell.specs[name].high) for name in cell.gate_names}
+        traced = Trace(symbols, arrays, starts, self.layers, self.stack.directions, cell.unit_states, gates)
+        return traced, run.states
 
 
 def compute_initial_states(model: SequenceModel, recorder: Recorder, rows: int) -> list[LayerState]:

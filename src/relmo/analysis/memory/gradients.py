@@ -444,7 +444,7 @@ def flow_tables(flows: Sequence[GradientFlow]) -> list[Table]:
             gradients.append([*row, f"> {flow.lags}" if curve.memory is None else str(curve.memory)])
         for depth, by_gate in enumerate(zip(flow.spectral_radius, flow.gate_mean, strict=True)):
             columns = [", ".join(f"{gate} {number:.2f}" for gate, number in numbers.items()) for numbers in by_gate]
-            radii.append([flow.layer_name(depth), *columns])
+            radii.append([flow.layer_name(depth), columns[0] or "no recurrent matrix", columns[1] or "no gates"])
         for jacobian in flow.jacobians:
             values = dict(zip(jacobian.lags, jacobian.median, strict=True))
             name = f"{flow.layer_name(jacobian.layer)}: d{jacobian.part}/d{jacobian.part}"

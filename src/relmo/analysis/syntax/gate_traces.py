@@ -90,10 +90,10 @@ def gate_traces(
     reader = Reader(model)
     reader.check(unit)
     layer = reader.stack.layers[unit.layer]
-    sizes = {name: layer.cell.sizes[name] for name in layer.cell.vectors}
-    names = [name for name, size in sizes.items() if size == sizes[unit.state]]
+    units = {name: layer.cell.corresponding_unit(unit.state, unit.number, name) for name in layer.cell.vectors}
     if layer.projection is not None:
-        names = [name for name in names if (name == "h") == (unit.state == "h")]
+        units |= {name: None for name in units if (name == "h") != (unit.state == "h")}
+    names = [name for name, number in units.items() if number is not None]
     traces = GateTraces(unit, {}, {}, {}, {}, {})
     sample = sample_pairs(pairs, per_condition, 0)
     for condition, indices in group_by_condition(sample).items():
@@ -103,7 +103,7 @@ def gate_traces(
             continue
         texts = [text for text in contexts.values() if len(text) == length]
         traced = trace(model, texts, layers=[unit.layer], keep=names).forward
-        values = {name: traced.unit(name, unit.layer, unit.number).reshape(len(texts), length) for name in names}
+        values = {name: traced.unit(name, unit.layer, units[name]).reshape(len(texts), length) for name in names}
         deviations = {name: rows.std(axis=0) for name, rows in values.items()}
         traces.words[condition] = [Counter(column).most_common(1)[0][0] for column in zip(*texts, strict=True)]
         traces.pairs[condition] = len(texts)

@@ -13,7 +13,7 @@ import { showExperiments } from "./experiments.js";
 import { showCompare } from "./compare.js";
 import { showMeaning } from "./meaning.js";
 import { showAlign } from "./align.js";
-import { showEquations } from "./equations.js";
+import { cellName, showEquations } from "./equations.js";
 import { showWrite } from "./write.js";
 import { showTrace } from "./trace.js";
 import { showLayers } from "./layers.js";
@@ -171,7 +171,7 @@ function describeModel(model) {
   const size = model.kind === "seq2seq" ? model.hidden : model.states[model.memory] / model.directions;
   const [reads, writes] = (model.units ?? [model.unit]).map((unit) => ({ char: "characters", word: "words" }[unit] ?? "subwords"));
   const layers = model.layers > 1 ? `${model.layers} layers of ${size} cells` : `${size} cells`;
-  return `${model.cell.toUpperCase()}, ${layers}, ${model.parameters.toLocaleString("en")} parameters; reads ${reads}${writes ? `, writes ${writes}` : ""}.`;
+  return `${cellName(model)}, ${layers}, ${model.parameters.toLocaleString("en")} parameters; reads ${reads}${writes ? `, writes ${writes}` : ""}.`;
 }
 
 // Return whether a view is available. A saved page offers the views for which it has answers.

@@ -1,6 +1,6 @@
 // Cell: statistics and ablation of one unit.
 
-import { ask, bundle, cachedAnswers, describeAddress, getResult, parseUnit, runJob } from "./data.js";
+import { ask, bundle, cachedAnswers, correspondingUnit, describeAddress, getResult, parseUnit, runJob, unitName } from "./data.js";
 import { button, dropdown, evidence, field, formatFixed, formatSigned, grid, heading, make, notify, put, runner, showWhitespace, unitButton } from "./dom.js";
 import { bars, lines } from "./charts.js";
 import { createContext, goToPosition } from "./read.js";
@@ -30,8 +30,9 @@ export function showCell(root, view) {
   put(root, top, pickers, cell ? createProof(view, cell) : "", summary, saturation,
     make("div", { class: "halves" }, places, make("div", {}, eventPanel, weightPanel)), ablationPanel ?? savedPanel());
   if (!isState) {
-    summary.textContent = `${about.words[unit.state] ?? unit.state} is a gate; this view needs a state: ${about.carried.join(" or ")}. `;
-    summary.append(button(`${about.memory} of the same unit`, () => view.set({ unit: state.unit.replace(/^./, about.memory) })));
+    const memoryUnit = correspondingUnit(about, unit, about.memory);
+    summary.textContent = `${about.words[unit.state] ?? unit.state} (${unit.state}) is not a state; this view needs one: ${about.carried.join(" or ")}. `;
+    if (memoryUnit) summary.append(button(`${about.memory} of the same unit`, () => view.set({ unit: unitName(memoryUnit) })));
     put(places);
   } else {
     load().catch((error) => { notify(error.message); put(places, make("p", {}, error.message)); });
@@ -61,7 +62,9 @@ export function showCell(root, view) {
     parts.push(`Over ${overview.total.toLocaleString("en")} ${view.symbols} its mean is ${formatFixed(overview.mean)}, its standard deviation ${formatFixed(overview.sd)}. `);
     const gates = [];
     for (const [gate, [low, high]] of Object.entries(details.saturation)) {
-      gates.push(`The ${about.words[gate]} is closed (below 0.1) at ${Math.round(100 * low)} % of the ${view.symbols}, open (above 0.9) at ${Math.round(100 * high)} %. `);
+      const [bottom, top] = about.gates[gate];
+      const [closed, open] = [0.1, 0.9].map((share) => Number((bottom + share * (top - bottom)).toPrecision(3)));
+      gates.push(`The ${about.words[gate]} is closed (below ${closed}) at ${Math.round(100 * low)} % of the ${view.symbols}, open (above ${open}) at ${Math.round(100 * high)} %. `);
     }
     put(saturation, gates.length ? evidence("Gate saturation", ...gates) : "");
     return parts;

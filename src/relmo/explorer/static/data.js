@@ -58,17 +58,19 @@ export function extractValues(endpoint, params) {
     const steps = block.bytes.subarray(rowIndex * block.symbols, (rowIndex + 1) * block.symbols);
     return { values: Array.from(steps, (step) => (step / 127) * block.largest[rowIndex]), scale: block.scales[rowIndex] };
   };
-  const getStateRow = (state) => {
-    const block = getCached("units", { ...pageParams, state, layer: unit.layer });
-    const rowIndex = block && unit.number + (unit.backward ? block.largest.length / 2 : 0);
+  const getUnitRow = ({ state, layer, number, backward }) => {
+    const block = getCached("units", { ...pageParams, state, layer });
+    const rowIndex = block && number + (backward ? block.largest.length / 2 : 0);
     return block && rowIndex < block.largest.length ? getRow(block, rowIndex) : null;
   };
   if (endpoint === "strip") {
-    const states = Object.keys(getCached("about", { model: params.model })?.states ?? {}).map((state) => [state, getStateRow(state)?.values]);
+    const about = getCached("about", { model: params.model });
+    const units = Object.keys(about?.states ?? {}).map((state) => correspondingUnit(about, unit, state)).filter(Boolean);
+    const states = units.map((stateUnit) => [stateUnit.state, getUnitRow(stateUnit)?.values]);
     return states.length && states.every(([, values]) => values) ? { states: Object.fromEntries(states) } : null;
   }
   const selectedUnits = bundle?.chosen && getCached("some", { ...pageParams, units: bundle.chosen });
-  return getStateRow(unit.state) ?? (selectedUnits?.units.includes(params.unit) ? getRow(selectedUnits, selectedUnits.units.indexOf(params.unit)) : null);
+  return getUnitRow(unit) ?? (selectedUnits?.units.includes(params.unit) ? getRow(selectedUnits, selectedUnits.units.indexOf(params.unit)) : null);
 }
 
 export function postJson(path, body) {
@@ -127,6 +129,13 @@ export function parseUnit(name) {
 
 export function unitName({ state, layer, number, backward }) {
   return `${state}${layer}.${number}${backward ? "b" : ""}`;
+}
+
+// Return the unit of a quantity that belongs with a unit, such as the gate of its head; null if there is none.
+export function correspondingUnit(about, unit, state) {
+  if (unit.state === state) return unit;
+  if (about.separate.includes(unit.state) || about.separate.includes(state)) return null;
+  return { ...unit, state, number: Math.floor((unit.number * about.states[state]) / about.states[unit.state]) };
 }
 
 // Return the label of a unit and its layer, counted from 1; addresses such as c1.190 count from 0.

@@ -155,9 +155,9 @@ export function runner(label, job) {
 
 export function formatSigned(value, digits = 2) {
   if (value === null || value === undefined) return "";
-  return (value > 0 ? "+" : "") + value.toFixed(digits);
+  return (value > 0 ? "+" : "") + formatFixed(value, digits);
 }
 
 export function formatFixed(value, digits = 2) {
-  return value === null || value === undefined ? "" : value.toFixed(digits);
+  return value === null || value === undefined ? "" : value.toFixed(digits).replace(/^-(?=[0.]+$)/, "");
 }

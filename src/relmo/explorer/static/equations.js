@@ -18,11 +18,11 @@ export function cellName(about) {
 
 // Typeset an equation such as "W_ii x + b_ii".
 export function typeset(equation) {
-  const parts = equation.replaceAll(" * ", " · ").replaceAll(" - ", " − ").split(/([A-Za-z]_\w+|\b[a-z]'?(?![\w(]))/);
+  const parts = equation.replaceAll(" * ", " · ").replace(/(^|[ (])-/g, "$1−").split(/([A-Za-z]_\w+|\b[A-Za-z]'?(?![\w(]))/);
   return parts.map((part) => {
     const match = /^([A-Za-z])_(\w+)$/.exec(part);
     if (match) return make("span", {}, make("i", {}, match[1]), make("sub", {}, match[2]));
-    return /^[a-z]'?$/.test(part) ? make("i", {}, part.replace("'", "′")) : part;
+    return /^[A-Za-z]'?$/.test(part) ? make("i", {}, part.replace("'", "′")) : part;
   });
 }
 
@@ -98,18 +98,24 @@ export function showEquations(root, view) {
 
   function drawModel(entry, step) {
     const unit = parseUnit(entry.unit);
-    const selectUnit = (number) => (entry.about === about ? view.set({ unit: unitName({ ...unit, number }) }) : null);
-    const words = entry.about.words;
-    const gates = step.quantities.filter((quantity) => !quantity.state);
+    const selectUnit = (changes) => (entry.about === about ? view.set({ unit: unitName({ ...unit, ...changes }) }) : null);
+    const size = entry.about.states[unit.state] / entry.about.directions;
+    // A click selects the unit that a value belongs to, or the value itself if it has none.
+    const drawQuantity = (quantity, values, prime = "") => vectorMap([quantity.word, quantity.name + prime], values, quantity.unit ?? -1, (number) => {
+      if (quantity.unit !== null) selectUnit({ number: Math.floor((number * size) / values.length) });
+      else if (quantity.name in entry.about.states) selectUnit({ state: quantity.name, number });
+    }, quantity.shape);
+    const drawGroup = (label, quantities, prime) => (quantities.length ? group(label, ...quantities.map((quantity) => drawQuantity(quantity, quantity.values, prime))) : "");
     const states = step.quantities.filter((quantity) => quantity.state);
-    const drawVector = (label, values) => vectorMap(label, values, label[1] === "x" ? -1 : unit.number, label[1] === "x" ? null : selectUnit);
+    const outputs = step.quantities.filter((quantity) => quantity.output && !quantity.state);
     const flow = make("div", { class: "flow" },
-      group("input", drawVector(["input", "x"], step.x)),
-      group("previous state", ...Object.entries(step.before).map(([name, values]) => drawVector([words[name], name], values))),
-      gates.length ? group("gates", ...gates.map((quantity) => drawVector([quantity.word, quantity.name], quantity.values))) : "",
-      group("new state", ...states.map((quantity) => drawVector([quantity.word, `${quantity.name}′`], quantity.values))),
+      group("input", vectorMap(["input", "x"], step.x)),
+      group("previous state", ...states.map((quantity) => drawQuantity(quantity, step.before[quantity.name]))),
+      drawGroup("gates and candidates", step.quantities.filter((quantity) => !quantity.state && !quantity.output)),
+      drawGroup("new state", states, "′"),
+      drawGroup("output", outputs),
       step.likely.length ? group("prediction", drawPredictions(step.likely)) : "");
-    const workedOut = make("dl", { class: "workedout" }, ...step.quantities.flatMap((quantity) => describeQuantity(quantity, unit.number)));
+    const workedOut = make("dl", { class: "workedout" }, ...step.quantities.flatMap((quantity) => describeQuantity(quantity, size)));
     const card = make("section", { class: "panel step", "aria-label": entry.name },
       make("h3", {}, cellName(entry.about), " ", make("small", {}, `${entry.name}, layer ${unit.layer + 1} of ${entry.about.layers}`)), flow,
       make("h4", {}, `${capitalise(entry.about.named?.find((namedCell) => namedCell.unit === entry.unit)?.name ?? `unit ${unit.number + 1}`)} written out `, make("small", {}, formatAddress(entry.unit))), workedOut);
@@ -136,8 +142,8 @@ function group(label, ...parts) {
   return make("div", { class: "group" }, make("span", { class: "grouped" }, label), make("div", { class: "vectors" }, ...parts));
 }
 
-// Draw a vector as coloured boxes with numbers, or as a map if it is large.
-function vectorMap([word, letter], values, number, onSelect) {
+// Draw a vector as coloured boxes with numbers, or as a map if it is large; a matrix row by row.
+function vectorMap([word, letter], values, number = -1, onSelect = null, shape = []) {
   const scale = Math.max(1, ...values.map(Math.abs));
   const caption = make("figcaption", {}, ...quantityName(word, letter));
   if (values.length <= MAX_NUMBERED_UNITS) {
@@ -148,26 +154,35 @@ function vectorMap([word, letter], values, number, onSelect) {
       paint(box, value, scale);
       return box;
     });
-    return make("figure", { class: "vector" }, caption, make("div", { class: "boxes" }, ...boxes));
+    const length = shape.length > 1 ? shape.at(-1) : boxes.length;
+    const rows = boxes.filter((_, i) => i % length === 0).map((_, row) => make("div", { class: "boxes" }, ...boxes.slice(row * length, (row + 1) * length)));
+    return make("figure", { class: "vector" }, caption, ...rows);
   }
-  const numColumns = Math.ceil(Math.sqrt(values.length * 2));
-  const numRows = Math.ceil(values.length / numColumns);
+  // A matrix is drawn as it is, the matrices of heads side by side, one column apart.
+  const width = shape.length > 1 ? shape.at(-1) : Math.ceil(Math.sqrt(values.length * 2));
+  const numRows = shape.length > 1 ? shape.at(-2) : Math.ceil(values.length / width);
+  const numColumns = Math.ceil(values.length / (numRows * width)) * (width + 1) - 1;
+  const getPlace = (i) => [Math.floor(i / width) % numRows, Math.floor(i / (numRows * width)) * (width + 1) + (i % width)];
   const size = Math.max(3, Math.min(8, Math.floor(170 / numColumns)));
-  const canvas = make("canvas", { width: numColumns * size, height: numRows * size, role: "img", "aria-label": `${word} ${letter}: ${values.length} units, unit ${number + 1} at ${formatSigned(values[number], 2)}`,
+  const canvas = make("canvas", { width: numColumns * size, height: numRows * size, role: "img", "aria-label": `${word} ${letter}: ${values.length} units${number >= 0 ? `, unit ${number + 1} at ${formatSigned(values[number], 2)}` : ""}`,
     onclick: (event) => {
       const bounds = canvas.getBoundingClientRect();
-      const index = Math.floor(((event.clientY - bounds.top) / bounds.height) * numRows) * numColumns + Math.floor(((event.clientX - bounds.left) / bounds.width) * numColumns);
-      if (onSelect && index < values.length) onSelect(index);
+      const row = Math.floor(((event.clientY - bounds.top) / bounds.height) * numRows);
+      const column = Math.floor(((event.clientX - bounds.left) / bounds.width) * numColumns);
+      const index = (Math.floor(column / (width + 1)) * numRows + row) * width + (column % (width + 1));
+      if (onSelect && index < values.length && column % (width + 1) < width) onSelect(index);
     } });
   const context = canvas.getContext("2d");
   values.forEach((value, i) => {
     context.fillStyle = colour(value, scale);
-    context.fillRect((i % numColumns) * size, Math.floor(i / numColumns) * size, size, size);
+    const [row, column] = getPlace(i);
+    context.fillRect(column * size, row * size, size, size);
   });
   if (number >= 0 && number < values.length) {
     context.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--ink");
     context.lineWidth = 2;
-    context.strokeRect((number % numColumns) * size - 1, Math.floor(number / numColumns) * size - 1, size + 2, size + 2);
+    const [row, column] = getPlace(number);
+    context.strokeRect(column * size - 1, row * size - 1, size + 2, size + 2);
   }
   const value = number >= 0 && number < values.length ? make("small", {}, ` ${formatSigned(values[number], 3)}`) : "";
   return make("figure", { class: "vector" }, caption, canvas, value);
@@ -181,13 +196,24 @@ function drawPredictions(predictions) {
   }));
 }
 
-// Return a quantity's equation and its evaluation for the unit.
-function describeQuantity(quantity, number) {
+// Return a quantity's equation and its evaluation for the unit; `size` is the number of units of the unit's state.
+function describeQuantity(quantity, size) {
   const prime = quantity.state ? "′" : "";
-  const value = quantity.values[number];
+  const value = quantity.values[quantity.unit];
+  const place = value !== undefined && quantity.values.length !== size ? make("small", {}, ` ${describePlace(quantity)}`) : "";
   const lines = quantity.lines.length ? quantity.lines : [value === undefined ? "" : formatFixed(value, 3)];
   const note = quantity.lines.length || value === undefined ? "" : make("small", {}, " as computed by the network");
-  return [make("dt", {}, ...quantityName(quantity.word, quantity.name + prime)),
+  return [make("dt", {}, ...quantityName(quantity.word, quantity.name + prime), place),
     make("dd", {}, quantity.equation ? make("p", { class: "equation" }, make("i", {}, quantity.name + prime), " = ", ...typeset(quantity.equation)) : "",
       value === undefined ? make("p", { class: "numbers" }, "has other units; select one above") : make("p", { class: "numbers" }, ...lines.map((line, i) => make(i === lines.length - 1 ? "strong" : "span", {}, `= ${line}`)), note))];
+}
+
+// Describe which value of a quantity with other units is shown, such as "1 of 4" or "1, 2 of 4 × 8".
+function describePlace({ shape, unit }) {
+  const indices = [];
+  for (const length of [...shape].reverse()) {
+    indices.unshift((unit % length) + 1);
+    unit = Math.floor(unit / length);
+  }
+  return `${indices.join(", ")} of ${shape.join(" × ")}`;
 }

@@ -3,6 +3,7 @@
 import { bundle, cachedAnswers, getResult, isComputedHere, jobKey, runJob, storeResult } from "./data.js";
 import { checkbox, evidence, field, formatFixed, grid, heading, make, notify, put, runner } from "./dom.js";
 import { lines } from "./charts.js";
+import { cellName } from "./equations.js";
 
 const MIN_EXPLODING_GROWTH = 10; // growth of the gradient at the largest lag
 
@@ -18,7 +19,7 @@ export function showMemory(root, view) {
     storeResult("memory", state, memory);
     draw(trainedCurves, memory.networks);
   });
-  const cellNames = (parameter) => Object.keys(about.cells).filter((name) => about.cells[name] === parameter).map((name) => name.toUpperCase()).join(", ");
+  const cellNames = (parameter) => Object.keys(about.cells).filter((name) => about.cells[name] === parameter).map((cell) => cellName({ cell })).join(", ");
   const bias = createSlider(`Initial forget bias (${cellNames("forget_bias")}): +`, 0, 5, 0.5, state.bias, (value) => view.saveState({ bias: value }));
   const radius = createSlider(`Spectral radius of the recurrent weights (${cellNames("spectral_radius")}): `, 0.2, 3, 0.1, state.radius, (value) => view.saveState({ radius: value }));
   const untrainedRunner = runner("Measure again", async (onProgress, signal) => {
@@ -38,7 +39,7 @@ export function showMemory(root, view) {
   const panel = (job, ...children) => (bundle && !cachedAnswers.has(jobKey(job, state)) ? "" : make("section", { class: "panel" }, ...children.filter(Boolean)));
   put(root, top, make("div", { class: "pair" },
     panel("fresh", make("h3", {}, "Before training"),
-      make("p", {}, "Gradient norm by distance in three untrained networks of 64 cells on the same text. Vary the two parameters that determine it."),
+      make("p", {}, "Gradient norm by distance in untrained networks of 64 cells on the same text. Vary the two parameters that determine it."),
       untrainedCurves, bundle ? null : make("div", { class: "fields controls" }, bias, radius), bundle ? null : untrainedRunner),
     panel("memory", make("h3", {}, `After training: ${about.name}`),
       make("p", {}, `Gradient norm of this model's loss with respect to earlier ${view.symbols}. Median and quartiles over positions.`), trainedCurves,
@@ -125,8 +126,8 @@ export function showMemory(root, view) {
   }
 
   function networkName(name) {
-    const [, cell, settings] = /^(elman|gru|lstm), fresh(.*)$/.exec(name) ?? [];
-    return cell ? `${{ elman: "Elman network", gru: "GRU", lstm: "LSTM" }[cell]}${settings.replace("spectral radius", "radius").replace(", ", " (")}${settings ? ")" : ""}` : name;
+    const [, cell, settings] = /^(\w+), fresh(.*)$/.exec(name) ?? [];
+    return cell ? `${cellName({ cell })}${settings.replace("spectral radius", "radius").replace(", ", " (")}${settings ? ")" : ""}` : name;
   }
 
   function drawTruncation(truncation) {

@@ -1,6 +1,6 @@
 // Read: a text coloured by one cell, page by page, with the truth below.
 
-import { ask, bundle, describeAddress, extractValues, formatAddress, getCached, parseUnit, unitName } from "./data.js";
+import { ask, bundle, correspondingUnit, describeAddress, extractValues, formatAddress, getCached, parseUnit, unitName } from "./data.js";
 import { button, checkbox, dropdown, evidence, field, formatFixed, formatSigned, grid, heading, make, notify, put, showWhitespace, unitButton } from "./dom.js";
 import { histogram, textMap } from "./charts.js";
 import { saveButtons } from "./picture.js";
@@ -223,7 +223,7 @@ export function showRead(root, view) {
       make("details", { open: Boolean(isOpen) }, make("summary", {}, "State, gate, layer"),
         field("Number", number),
         field("State or gate", dropdown(states, unit.state, (name) =>
-          selectUnit({ state: name, number: Math.min(unit.number, about.states[name] / about.directions - 1) }))),
+          selectUnit(correspondingUnit(about, unit, name) ?? { state: name, number: 0 }))),
         about.layers > 1 ? field("Layer", dropdown(Array.from({ length: about.layers }, (_, i) => [String(i), String(i + 1)]),
           String(unit.layer), (layer) => selectUnit({ layer: Number(layer) }))) : null,
         about.directions > 1 ? field("Reads", dropdown([["", "forwards"], ["b", "backwards"]], unit.backward ? "b" : "",
@@ -270,7 +270,7 @@ export function showRead(root, view) {
     const rows = [["value", formatSigned(display.values[index], 3)]];
     if (strip) for (const [name, values] of Object.entries(strip.states)) rows.push([name, formatSigned(values[index], 3)]);
     if (predictions?.bits.length) {
-      rows.push(["p", (2 ** -predictions.bits[index]).toPrecision(2)], ["bits", formatFixed(predictions.bits[index], 2)]);
+      rows.push(["prob.", (2 ** -predictions.bits[index]).toPrecision(2)], ["bits", formatFixed(predictions.bits[index], 2)]);
     }
     const nextSymbols = predictions?.likely[index]?.map(([symbol, p]) => `${showWhitespace(symbol)}\u00a0${p.toFixed(2)}`).join("  ");
     put(focus,
@@ -300,7 +300,7 @@ export function showRead(root, view) {
       strip ??= await ask("strip", buildParams({ unit: state.unit })).catch((error) => (notify(error.message), null));
       if (!strip || text.at !== index) return;
       for (const [name, values] of Object.entries(strip.states)) {
-        const maxValue = about.gates.includes(name) ? 1 : quantile(values.map(Math.abs), 0.99) || 1;
+        const maxValue = about.gates[name]?.[1] ?? (quantile(values.map(Math.abs), 0.99) || 1);
         rows.push([`${about.words[name] ?? name} ${name}`, ...symbols.map((_, i) => {
           const cell = make("td", { title: values[start + i] }, formatFixed(values[start + i], 1));
           paint(cell, values[start + i], maxValue);

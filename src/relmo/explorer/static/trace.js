@@ -1,6 +1,6 @@
 // Trace: units and gates over a text as lines, for several models; or one unit over sentences of four conditions.
 
-import { ask, bundle, formatAddress, parseUnit, unitName } from "./data.js";
+import { ask, bundle, correspondingUnit, formatAddress, parseUnit, unitName } from "./data.js";
 import { button, checkbox, dropdown, field, formatFixed, heading, make, notify, put, showWhitespace, unitButton } from "./dom.js";
 import { lines } from "./charts.js";
 import { capitalise, cellName } from "./equations.js";
@@ -92,7 +92,7 @@ export function showTrace(root, view) {
     const names = state.shown ? state.shown.split(",").filter((name) => name in about.states) : [about.memory];
     const unit = parseUnit(isCountingText() && state.unit === about.opened ? await findCounter(about, { model: state.model }) : state.unit);
     const pins = state.pins ? state.pins.split(",") : [];
-    const units = [...new Set([...names.map((name) => unitName({ ...unit, state: name })), ...pins])];
+    const units = [...new Set([...selectUnits(about, unit, names), ...pins])];
     const entries = [{ name: about.name, about, params: { model: state.model }, units }];
     for (const companion of state.together ? about.alike : []) {
       const params = { model: companion.model ?? state.model, ...(companion.of ? { of: companion.of } : {}) };
@@ -102,7 +102,7 @@ export function showTrace(root, view) {
       const matchingUnit = companionAbout.named.find((cell) => feature && cell.feature === feature)?.unit ?? companionAbout.opened;
       const companionUnit = parseUnit(isCountingText() ? await findCounter(companionAbout, params) : matchingUnit);
       const stateNames = names.map((name) => (name === about.memory ? companionAbout.memory : name)).filter((name) => name in companionAbout.states);
-      entries.push({ name: companion.name, about: companionAbout, params, units: [...new Set(stateNames)].map((name) => unitName({ ...companionUnit, state: name })) });
+      entries.push({ name: companion.name, about: companionAbout, params, units: selectUnits(companionAbout, companionUnit, [...new Set(stateNames)]) });
     }
     return entries;
   }
@@ -121,7 +121,7 @@ export function showTrace(root, view) {
       const responses = await Promise.all(entry.units.map((unit) => ask("values", { ...entry.params, text: state.text, page: state.page, unit }).catch(() => null)));
       const series = entry.units.map((unit, n) => [unit, responses[n]?.values.slice(start, start + size)]).filter(([, values]) => values);
       if (!series.length) continue;
-      const isGate = ([unit]) => entry.about.gates.includes(parseUnit(unit).state);
+      const isGate = ([unit]) => parseUnit(unit).state in entry.about.gates;
       const x = symbols.map((_, i) => page.first + start + i);
       const toSeries = (traces) => traces.map(([unit, values]) => ({ name: `${stateName(entry.about, unit)} ${formatAddress(unit)}`, x, y: values }));
       const [unit, values] = series[0];
@@ -161,11 +161,11 @@ export function showTrace(root, view) {
     }
     const names = state.shown ? state.shown.split(",") : [about.memory];
     const unit = parseUnit(state.unit);
-    const size = about.states[about.memory] / about.directions;
+    const size = about.states[unit.state] / about.directions;
     const number = make("input", { type: "number", min: 1, max: size, value: unit.number + 1, onchange: () => view.set({ unit: unitName({ ...unit, number: Math.max(0, Math.min(size - 1, Math.round(Number(number.value) - 1 || 0))) }) }) });
     put(controls, ...sourceFields, field("Unit number", number),
       field("Symbols", dropdown(SPANS.map(([value, label]) => [String(value), label]), String(getSpan()), (value) => view.set({ span: Number(value) }))),
-      make("fieldset", { class: "ticking" }, make("legend", {}, "Lines"), ...Object.keys(about.states).filter((name) => about.states[name] === about.states[about.memory]).map((name) => checkbox(`${about.words[name]} ${name}`, names.includes(name), (on) => {
+      make("fieldset", { class: "ticking" }, make("legend", {}, "Lines"), ...Object.keys(about.states).filter((name) => correspondingUnit(about, unit, name)).map((name) => checkbox(`${about.words[name]} ${name}`, names.includes(name), (on) => {
         view.set({ shown: (on ? [...names, name] : names.filter((selectedName) => selectedName !== name)).join(",") || about.memory });
       }))),
       about.alike.length ? checkbox(`${about.alike.map((companion) => companion.name).join(" and ")} below`, state.together, (together) => view.set({ together })) : "",
@@ -186,6 +186,11 @@ export function showTrace(root, view) {
       return Boolean(direction);
     },
   };
+}
+
+// Return the addresses of the units of these quantities that belong with a unit.
+function selectUnits(about, unit, names) {
+  return names.map((name) => correspondingUnit(about, unit, name)).filter(Boolean).map(unitName);
 }
 
 function stateName(about, unit) {

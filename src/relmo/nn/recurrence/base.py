@@ -193,10 +193,14 @@ class Cell(nn.Module):
         return next((name for name in self.states if self.specs[name].role == "memory"), self.states[0])
 
     def corresponding_unit(self, source: str, unit: int, target: str) -> int | None:
-        """Return the unit of a quantity that belongs with a unit of another one, such as the gate of its head."""
+        """Return the unit of a quantity that belongs with a unit of another one, such as the gate of its head.
+
+        Return None if the quantities have units of their own.
+        """
         if "h" in (source, target) and self.output_size != self.hidden_size:  # units of a projection are its own
             return unit if unit < self.sizes[target] else None
-        return unit * self.sizes[target] // self.sizes[source]
+        small, large = sorted((self.sizes[source], self.sizes[target]))
+        return None if large % small else unit * self.sizes[target] // self.sizes[source]
 
     @classmethod
     def bare(cls, *sizes: int, **options: Any) -> Self:
@@ -335,11 +339,17 @@ class StackedCell(Cell):
                 (nn.init.zeros_ if weight.dim() == 1 else nn.init.xavier_uniform_)(weight)
 
 
-def head_size(hidden_size: int, heads: int) -> int:
-    """Return the number of units of each head."""
-    if heads < 1 or hidden_size % heads:
-        raise ValueError(f"{heads} heads do not divide {hidden_size} hidden units; choose another number of heads.")
-    return hidden_size // heads
+def split_heads(hidden_size: int, heads: int | None, *, min_units: int = 1) -> tuple[int, int]:
+    """Return the number of heads and of units of each; by default 4, 2 or 1 heads, the most that divide the units.
+
+    By default, heads have at least `min_units` units if possible.
+    """
+    if heads is None:
+        heads = next(n for n in (4, 2, 1) if n == 1 or (hidden_size % n == 0 and hidden_size // n >= min_units))
+    if heads < 1 or hidden_size % heads or heads != int(heads):
+        divisors = ", ".join(str(n) for n in range(1, min(hidden_size, 64) + 1) if hidden_size % n == 0)
+        raise ValueError(f"{heads} heads do not divide {hidden_size} hidden units; choose one of {divisors}.")
+    return int(heads), hidden_size // int(heads)
 
 
 def small_normal_(weight: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from relmo.nn.recurrence.base import (
     Record,
     State,
     gate,
-    head_size,
     small_normal_,
+    split_heads,
     state,
     unchanged,
 )
@@ -44,7 +44,8 @@ class MLSTMCell(Cell):
 
     The gates i and f are scaled by exp(-m), which keeps them between 0 and 1 and cancels in r, but for 1e-6.
 
-    heads   number of heads, each with d = H / heads units, a matrix of d x d, one gate i and one gate f
+    heads   number of heads, each with d = H / heads units, a matrix of d x d, one gate i and one gate f; by default 4,
+            2 or 1, the most that divide H
 
     The matrices of i and f start at 0, the bias of f rises from 3 to 6 over the heads, that of i is drawn from a normal
     distribution of standard deviation 0.1, and the other biases start at 0, as in the authors' code. Their block is not
@@ -56,12 +57,12 @@ class MLSTMCell(Cell):
     keeps = "f"
     inputs = ("weight_ih",)
 
-    def __init__(self, input_size: int, hidden_size: int, *, heads: int = 4):
+    def __init__(self, input_size: int, hidden_size: int, *, heads: int | None = None):
         super().__init__(input_size, hidden_size)
-        self.heads, self.head_size = heads, head_size(hidden_size, heads)
+        self.heads, self.head_size = split_heads(hidden_size, heads, min_units=2)
         if self.head_size == 1:
             raise ValueError("A head of one unit is 0 after its norm; choose fewer heads or more hidden units.")
-        self.rows = [hidden_size] * 4 + [heads] * 2
+        self.rows = [hidden_size] * 4 + [self.heads] * 2
         self.weight_ih = nn.Parameter(torch.empty(sum(self.rows), input_size))
         self.bias = nn.Parameter(torch.empty(sum(self.rows)))
         self.gain = nn.Parameter(torch.empty(hidden_size))

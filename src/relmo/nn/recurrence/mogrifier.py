@@ -88,6 +88,11 @@ class MogrifierLSTMCell(StackedCell):
             Quantity("g", (H,), "candidate", "candidate", -1.0, 1.0),
         ]
 
+    def corresponding_unit(self, source: str, unit: int, target: str) -> int | None:
+        if (source in self.gates_of_x) != (target in self.gates_of_x):
+            return None
+        return super().corresponding_unit(source, unit, target)
+
     def equations(self) -> dict[str, str]:
         equations = {}
         x, h = "x", "h"  # the right sides after each round

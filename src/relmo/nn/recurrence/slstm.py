@@ -16,8 +16,8 @@ from relmo.nn.recurrence.base import (
     Record,
     State,
     gate,
-    head_size,
     small_normal_,
+    split_heads,
     stacked_matrices,
     state,
     unchanged,
@@ -43,7 +43,8 @@ class SLSTMCell(Cell):
     The gates i and f are scaled by exp(-m), which keeps them between 0 and 1 and cancels in h'. As nothing is carried
     into the first step, m' is the pre-activation of i there.
 
-    heads   number of groups of units that read only their own group of h: R_i, R_f, R_z and R_o are block-diagonal
+    heads   number of groups of units that read only their own group of h: R_i, R_f, R_z and R_o are block-diagonal;
+            by default 4, 2 or 1, the most that divide H
 
     The matrices R start at 0, the bias of f falls from 5 to -7 over the units of a head, and the other biases start at
     0, as in the authors' code for the first block. Their block is not part of the cell: the convolution over the input
@@ -55,11 +56,11 @@ class SLSTMCell(Cell):
     inputs = ("weight_ih",)
     recurrent = ("weight_hh",)
 
-    def __init__(self, input_size: int, hidden_size: int, *, heads: int = 4):
+    def __init__(self, input_size: int, hidden_size: int, *, heads: int | None = None):
         super().__init__(input_size, hidden_size)
-        self.heads, d = heads, head_size(hidden_size, heads)
+        self.heads, d = split_heads(hidden_size, heads)
         self.weight_ih = nn.Parameter(torch.empty(4 * hidden_size, input_size))
-        self.weight_hh = nn.Parameter(torch.empty(heads, 4 * d, d))
+        self.weight_hh = nn.Parameter(torch.empty(self.heads, 4 * d, d))
         self.bias = nn.Parameter(torch.empty(4 * hidden_size))
         self.reset_parameters()
 
