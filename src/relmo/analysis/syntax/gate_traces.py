@@ -90,10 +90,12 @@ def gate_traces(
     reader = Reader(model)
     reader.check(unit)
     layer = reader.stack.layers[unit.layer]
-    units = {name: layer.cell.corresponding_unit(unit.state, unit.number, name) for name in layer.cell.vectors}
-    if layer.projection is not None:
-        units |= {name: None for name in units if (name == "h") != (unit.state == "h")}
-    names = [name for name, number in units.items() if number is not None]
+    units: dict[str, int] = {}
+    for name in layer.cell.vectors:
+        number = layer.cell.corresponding_unit(unit.state, unit.number, name)
+        is_separate = layer.projection is not None and (name == "h") != (unit.state == "h")
+        if number is not None and not is_separate:
+            units[name] = number
     traces = GateTraces(unit, {}, {}, {}, {}, {})
     sample = sample_pairs(pairs, per_condition, 0)
     for condition, indices in group_by_condition(sample).items():
@@ -102,8 +104,10 @@ def gate_traces(
         if not length:
             continue
         texts = [text for text in contexts.values() if len(text) == length]
-        traced = trace(model, texts, layers=[unit.layer], keep=names).forward
-        values = {name: traced.unit(name, unit.layer, units[name]).reshape(len(texts), length) for name in names}
+        traced = trace(model, texts, layers=[unit.layer], keep=list(units)).forward
+        values = {
+            name: traced.unit(name, unit.layer, number).reshape(len(texts), length) for name, number in units.items()
+        }
         deviations = {name: rows.std(axis=0) for name, rows in values.items()}
         traces.words[condition] = [Counter(column).most_common(1)[0][0] for column in zip(*texts, strict=True)]
         traces.pairs[condition] = len(texts)
