@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from relmo.networks.bilm import BiLMNetwork, DistilledBiLM
+from relmo.nn.recurrence import make_cell
 from relmo.nn.recurrence.elmo_lstm import ElmoLayer
+from relmo.nn.recurrence.stack import Recurrent
+from relmo.registry import cell_names
 from relmo.settings.bilm import BiLMModelSettings
 from relmo.settings.sections import TrainSettings
 from relmo.training.optimizer import MOMENTUM, Muon, make_optimizer, orthogonalize
@@ -82,3 +85,22 @@ def test_a_teacher_is_not_trained() -> None:
     groups = make_optimizer(taught, TrainSettings(optimizer="muon")).param_groups
     moved = {id(p) for group in groups for p in group["params"]}
     assert moved == {id(p) for p in student.parameters()}
+
+
+@pytest.mark.parametrize("name", cell_names())
+def test_every_cell_has_matrices_of_its_gates(name: str) -> None:
+    stack = Recurrent(make_cell(name, 8), input_size=8)
+    optimizer = make_optimizer(stack, TrainSettings(optimizer="muon", lr=0.1))
+    assert isinstance(optimizer, Muon)
+    before = {parameter: parameter.detach().clone() for parameter in optimizer.param_groups[0]["params"]}
+    assert before
+    stack(torch.randn(3, 5, 8)).output.square().sum().backward()
+    has_gradient = {parameter for parameter in before if parameter.grad is not None and parameter.grad.any()}
+    optimizer.step()
+    assert has_gradient
+    for parameter, rows in zip(before, optimizer.param_groups[0]["rows"], strict=True):
+        steps = (parameter.detach() - before[parameter]).view(-1, rows, parameter.shape[-1])
+        if parameter in has_gradient:  # all singular values of a step are about the same
+            values = torch.linalg.svdvals(steps) / (0.1 * 0.2 * max(rows, parameter.shape[-1]) ** 0.5)
+            assert values.max() < 1.3
+            assert values.max(dim=1).values.min() > 0.5

@@ -2,13 +2,15 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from relmo.nn.kernels import elementwise_triton
+from relmo.nn.recurrence import Cell
 from relmo.settings.sections import TrainSettings
 
 MOMENTUM = 0.95
@@ -93,14 +95,7 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Opt
     if settings.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=dense)
     if settings.optimizer == "muon":
-        rows: dict[Tensor, int] = {}  # of each matrix in the weights of recurrent and linear layers
-        for module in model.modules():
-            if isinstance(module, nn.Linear):
-                rows[module.weight] = module.out_features
-            for name in ("weight_ih", "weight_hh", "weight_hr"):
-                weight = getattr(module, name, None)
-                if isinstance(weight, nn.Parameter):
-                    rows[weight] = weight.shape[-2] if name == "weight_hr" else int(module.hidden_size)  # type: ignore[arg-type]
+        rows = dict(chain.from_iterable(map(_hidden_matrices, model.modules())))
         rows = {p: count for p, count in rows.items() if p.requires_grad}
         groups = [
             {"params": list(rows), "rows": list(rows.values()), "weight_decay": settings.weight_decay},
@@ -114,6 +109,25 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Opt
         return adagrad(groups, lr=settings.lr, initial_accumulator_value=initial, fused=fused or None)
     kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
     return kind(groups, lr=settings.lr, fused=dense)
+
+
+def _hidden_matrices(module: nn.Module) -> Iterator[tuple[nn.Parameter, int]]:
+    """Yield the weights of a recurrent or linear layer that are matrices, stacked or not, and the rows of each matrix.
+
+    A weight of a cell has one matrix per gate, and one square matrix per gate and head if the heads have a dimension.
+    """
+    if isinstance(module, nn.Linear):
+        yield module.weight, module.out_features
+    for name in ("weight_ih", "weight_hh", "weight_mh", "weight_gates", "weight_hr"):
+        weight = getattr(module, name, None)
+        if isinstance(weight, nn.Parameter) and weight.dim() > 1:
+            if name == "weight_hr":
+                rows = weight.shape[-2]
+            else:
+                has_heads = isinstance(module, Cell) and weight.dim() > 2
+                rows = weight.shape[-1] if has_heads else getattr(module, "hidden_size", weight.shape[-2])
+            if weight.shape[-2] % rows == 0:
+                yield weight, rows
 
 
 def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:

@@ -55,7 +55,7 @@ class MLSTMCell(Cell):
 
     name = "mlstm"
     keeps = "f"
-    inputs = ("weight_ih",)
+    inputs = ("weight_ih", "weight_if")
 
     def __init__(self, input_size: int, hidden_size: int, *, heads: int | None = None):
         super().__init__(input_size, hidden_size)
@@ -63,7 +63,8 @@ class MLSTMCell(Cell):
         if self.head_size == 1:
             raise ValueError("A head of one unit is 0 after its norm; choose fewer heads or more hidden units.")
         self.rows = [hidden_size] * 4 + [self.heads] * 2
-        self.weight_ih = nn.Parameter(torch.empty(sum(self.rows), input_size))
+        self.weight_ih = nn.Parameter(torch.empty(4 * hidden_size, input_size))
+        self.weight_if = nn.Parameter(torch.empty(2 * self.heads, input_size))  # of the gates i and f
         self.bias = nn.Parameter(torch.empty(sum(self.rows)))
         self.gain = nn.Parameter(torch.empty(hidden_size))
         self.reset_parameters()
@@ -107,14 +108,13 @@ class MLSTMCell(Cell):
 
     def input_matrices(self) -> dict[str, Tensor]:
         """Return the matrices that read x: (H, I), but (heads, I) for the gates i and f."""
-        return dict(zip(BLOCKS, self.weight_ih.split(self.rows), strict=True))
+        return dict(zip(BLOCKS, (*self.weight_ih.chunk(4), *self.weight_if.chunk(2)), strict=True))
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        *matrices, W_i, W_f = self.weight_ih.split(self.rows)
-        for matrix in matrices:
+        for matrix in self.weight_ih.chunk(4):
             small_normal_(matrix)
-        for weight in (W_i, W_f, self.bias):
+        for weight in (self.weight_if, self.bias):
             nn.init.zeros_(weight)
         *_, b_i, b_f = self.bias.split(self.rows)
         nn.init.normal_(b_i, std=0.1)
@@ -122,7 +122,7 @@ class MLSTMCell(Cell):
         nn.init.ones_(self.gain)
 
     def project_input(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight_ih, self.bias)
+        return linear(x, torch.cat([self.weight_ih, self.weight_if]), self.bias)
 
     def step(self, x: Tensor, state: State, *, record: Record = unchanged) -> tuple[Tensor, State]:
         C, n, m = state
