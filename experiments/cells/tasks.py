@@ -39,6 +39,8 @@ class Task(NamedTuple):
 
     draw          function of a generator, a number of sequences and the smallest and largest size
     short, long   sizes in training and validation, and in the test: lengths, or numbers of letters or of pairs
+    layers        number of recurrent layers that the task needs at least: in recall, the first layer joins a value with
+                  the key before it
     """
 
     title: str
@@ -48,6 +50,7 @@ class Task(NamedTuple):
     short: tuple[int, int]
     long: tuple[int, int]
     draw: Callable[[Generator, int, int, int], Batch]
+    layers: int = 1
 
 
 def score_prefixes(inputs: np.ndarray, targets: np.ndarray, low: int) -> Batch:
@@ -228,7 +231,7 @@ TASKS: dict[str, Task] = {
     "anbn": Task("aⁿbⁿ", "n", 2, 3, (2, 19), (20, 127), draw_anbn),
     "anbncn": Task("aⁿbⁿcⁿ", "n", 3, 3, (2, 13), (14, 85), draw_anbncn),
     "copy": Task("copy", "symbols", NUM_COPIED + 2, NUM_COPIED, (1, 10), (11, 30), draw_copy),
-    "recall": Task("recall (MQAR)", "pairs", NUM_KEYS + NUM_VALUES, NUM_VALUES, (1, 8), (9, 16), draw_recall),
+    "recall": Task("recall (MQAR)", "pairs", NUM_KEYS + NUM_VALUES, NUM_VALUES, (1, 8), (9, 16), draw_recall, layers=2),
 }
 """Tasks by name, in the order of tables."""
 

@@ -9,7 +9,7 @@ import copy
 import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ class Protocol:
     """Protocol of training and testing, the same for all cells."""
 
     hidden: int = 64  # of the LSTM with whose number of parameters the others agree; also the size of the embeddings
-    layers: int = 1
+    layers: int = 1  # more in tasks that need more
     seeds: int = 5
     steps: int = 2000
     batch: int = 16
@@ -113,6 +113,7 @@ def train_task(
 ) -> dict[str, Any]:
     """Train all seeds of a cell on a task and test them; return the record."""
     start, cpu_start = time.monotonic(), time.process_time()
+    protocol = replace(protocol, layers=max(protocol.layers, task.layers))
     hidden, parameters = match_hidden(cell, options, protocol.hidden, protocol.layers)
     seeds = range(first_seed, first_seed + protocol.seeds)
     networks = []
