@@ -1,13 +1,14 @@
 """ELMo with other cells: the first part of the recipe of `small`, at equal tokens and about equal numbers of weights.
 
-    python -m experiments.cells.elmo run DATA OUT TEXT… [--cells lstm,slstm] [--epochs 2] [--jobs 4]
+    python -m experiments.cells.elmo run DATA OUT TEXT… [--cells lstm,slstm] [--epochs 2] [--jobs 3]
     python -m experiments.cells.elmo speed DATA OUT     words embedded per second by untrained models, on this machine
     python -m experiments.cells.elmo table OUT
 
 DATA has the evaluation data; the biLMs are trained on TEXT. Each is scored by its perplexity, by linear probes for
 parts of speech, on word senses, and as the ELMo of taggers of names (UNER EWT, three seeds). OUT has the models and
 their records; the same command resumes. The layers have as many recurrent weights as those of `small`, projections
-included. LEARNING_RATES were chosen by the perplexity of the validation text after 0.3 epochs (`--tune`).
+included. Each cell has the learning rate, of three, with the lowest perplexity of the validation text after
+TUNED_EPOCHS.
 """
 
 import argparse
@@ -42,12 +43,11 @@ FILTERS = ("1x32", "2x32", "3x64", "4x128", "5x256", "6x512")
 HIDDEN, PROJECTION, SIZE_STEP = 1152, 256, 16  # of `small`
 RECIPE = (
     f"--preset small --projection {PROJECTION} --softmax-dim 128 --filters {','.join(FILTERS)} "
-    "--vocabulary-size 50000 --optimizer muon --final-lr 0.4 --warmup 300 --batch 1024 --dropout 0.02 "
+    "--vocabulary-size 50000 --optimizer muon --final-lr 0.4 --warmup 100 --batch 512 --dropout 0.02 "
     "--precision bfloat16 --valid {data}/lm/pretrain-valid.txt --validate-every 5000 --seed 1"
 )
 OPTIONS = {"mlstm": ("heads=16",)}  # smaller matrices, which take less memory
-LEARNING_RATES = dict.fromkeys(CELLS, 0.005)
-TUNED_RATES, TUNED_EPOCHS = (0.0025, 0.005, 0.01), 0.3
+LEARNING_RATES, TUNED_EPOCHS = (0.0025, 0.005, 0.01), 0.2
 SEEDS = (1, 2, 3)
 NUM_SPEED_SENTENCES, ROUNDS = 1000, 5
 WARM_UP = [["warming", "up"]]
@@ -98,27 +98,28 @@ def score_bilm(model: BiLM, data: Path) -> dict[str, Any]:
     return scores
 
 
-def run(data: Path, out: Path, texts: list[str], cells: Sequence[str], epochs: float, jobs: int, *, tune: bool) -> int:
+def run(data: Path, out: Path, texts: Sequence[str], cell: str, epochs: float, jobs: int) -> int:
     """Train and score what is not finished; return the number of failed trainings."""
     locations = {"data": Location(str(data))}
     say = partial(print, flush=True)
-    if tune:
-        runs = [bilm_run(cell, texts, lr, TUNED_EPOCHS, f"tune-{cell}-{lr:g}") for cell in cells for lr in TUNED_RATES]
-        return len(run_trainings(runs, locations, out, jobs=jobs, on_message=say).failed)
-    runs = [bilm_run(cell, texts, LEARNING_RATES[cell], epochs, f"bilm-{cell}") for cell in cells]
-    outcome = run_trainings(runs, locations, out, jobs=jobs, on_message=say)
-    failed = len(outcome.failed)
-    finished = [cell for cell in cells if f"bilm-{cell}" in outcome.results]
-    for cell in finished:
-        path = out / f"scores-{cell}.json"
-        if not path.exists():
-            write_json(path, seal(score_bilm(relmo.load(out / f"bilm-{cell}", kinds="bilm"), data)))
-            say(f"scored {cell}")
-    for cell in finished:
-        places = locations | {"bilm": Location(str(out / f"bilm-{cell}"))}
-        names = [names_run(cell, seed) for seed in SEEDS]
-        failed += len(run_trainings(names, places, out, jobs=jobs, on_message=say).failed)
-    return failed
+    rates = {f"tune-{cell}-{lr:g}": lr for lr in LEARNING_RATES}
+    short_runs = [bilm_run(cell, texts, lr, TUNED_EPOCHS, name) for name, lr in rates.items()]
+    tuned = run_trainings(short_runs, locations, out, jobs=jobs, on_message=say)
+    if not tuned.results:
+        return len(tuned.failed)
+    best = min(tuned.results, key=lambda name: tuned.results[name]["valid_perplexity"])
+    name = f"bilm-{cell}"
+    training = bilm_run(cell, texts, rates[best], epochs, name)
+    trained = run_trainings([training], locations, out, jobs=jobs, on_message=say)
+    if trained.failed:
+        return 1
+    path = out / f"scores-{cell}.json"
+    if not path.exists():
+        write_json(path, seal(score_bilm(relmo.load(out / name, kinds="bilm"), data)))
+        say(f"scored {cell}")
+    locations["bilm"] = Location(str(out / name))
+    tagged = run_trainings([names_run(cell, seed) for seed in SEEDS], locations, out, jobs=jobs, on_message=say)
+    return len(tagged.failed)
 
 
 def measure_speed(data: Path, out: Path, cells: Sequence[str]) -> None:
@@ -189,7 +190,6 @@ def main() -> int:
     running.add_argument("texts", nargs="+")
     running.add_argument("--epochs", type=float, default=2.0)
     running.add_argument("--jobs", type=int, default=1)
-    running.add_argument("--tune", action="store_true", help="compare learning rates in short runs, and nothing else")
     verbs.add_parser("table").add_argument("out", type=Path)
     arguments = parser.parse_args()
     if arguments.verb == "table":
@@ -199,8 +199,8 @@ def main() -> int:
     if arguments.verb == "speed":
         measure_speed(arguments.data, arguments.out, cells)
         return 0
-    values = (arguments.data, arguments.out, arguments.texts, cells, arguments.epochs, arguments.jobs)
-    return min(1, run(*values, tune=arguments.tune))
+    texts, epochs, jobs = arguments.texts, arguments.epochs, arguments.jobs
+    return min(1, sum(run(arguments.data, arguments.out, texts, cell, epochs, jobs) for cell in cells))
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ class LanguageBudget:
     hidden: int = 192  # of the LSTM with whose number of parameters the others agree
     lr: float = 2e-3
     seed: int = 1
-    characters: int = 1_000_000  # of tiny Shakespeare, read in training
-    words: int = 600_000  # of WikiText-2
+    characters: int = 3_000_000  # of tiny Shakespeare, read in training
+    words: int = 2_000_000  # of WikiText-2
     vocabulary: int = 10_000
     pairs: int = 50  # of each paradigm of BLiMP
     lags: int = 200  # of the gradients
