@@ -69,7 +69,7 @@ def count_weights(cell: str, hidden: int) -> int:
 def match_hidden(cell: str) -> int:
     """Return the hidden size with which the layers have about as many weights as those of `small`."""
     target = count_weights("lstm", HIDDEN)
-    sizes = range(SIZE_STEP, 8 * HIDDEN, SIZE_STEP)
+    sizes = range(2 * SIZE_STEP, 8 * HIDDEN, SIZE_STEP)  # an mLSTM has as many heads, of at least two units
     return HIDDEN if cell == "lstm" else min(sizes, key=lambda hidden: abs(count_weights(cell, hidden) - target))
 
 
