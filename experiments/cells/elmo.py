@@ -1,14 +1,14 @@
 """ELMo with other cells: the first part of the recipe of `small`, at equal tokens and about equal numbers of weights.
 
-    python -m experiments.cells.elmo run DATA OUT TEXT… [--cells lstm,slstm] [--epochs 2] [--jobs 3]
+    python -m experiments.cells.elmo run DATA OUT TEXT… [--cells lstm,slstm] [--epochs 2] [--lr RATE] [--jobs 3]
     python -m experiments.cells.elmo speed DATA OUT     words embedded per second by untrained models, on this machine
     python -m experiments.cells.elmo table OUT
 
 DATA has the evaluation data; the biLMs are trained on TEXT. Each is scored by its perplexity, by linear probes for
 parts of speech, on word senses, and as the ELMo of taggers of names (UNER EWT, three seeds). OUT has the models and
 their records; the same command resumes. The layers have as many recurrent weights as those of `small`, projections
-included. Each cell has the learning rate, of three, with the lowest perplexity of the validation text after
-TUNED_EPOCHS.
+included. Without --lr each cell has the learning rate, of three, with the lowest perplexity of the validation text
+after TUNED_EPOCHS.
 """
 
 import argparse
@@ -51,6 +51,8 @@ LEARNING_RATES, TUNED_EPOCHS = (0.0025, 0.005, 0.01), 0.2
 SEEDS = (1, 2, 3)
 NUM_SPEED_SENTENCES, ROUNDS = 1000, 5
 WARM_UP = [["warming", "up"]]
+
+say = partial(print, flush=True)
 
 
 def model_settings(cell: str, hidden: int) -> BiLMModelSettings:
@@ -98,18 +100,22 @@ def score_bilm(model: BiLM, data: Path) -> dict[str, Any]:
     return scores
 
 
-def run(data: Path, out: Path, texts: Sequence[str], cell: str, epochs: float, jobs: int) -> int:
-    """Train and score what is not finished; return the number of failed trainings."""
-    locations = {"data": Location(str(data))}
-    say = partial(print, flush=True)
+def tune(data: Path, out: Path, texts: Sequence[str], cell: str, jobs: int) -> float | None:
+    """Return the learning rate with the lowest perplexity after short trainings, or None if all failed."""
     rates = {f"tune-{cell}-{lr:g}": lr for lr in LEARNING_RATES}
     short_runs = [bilm_run(cell, texts, lr, TUNED_EPOCHS, name) for name, lr in rates.items()]
-    tuned = run_trainings(short_runs, locations, out, jobs=jobs, on_message=say)
-    if not tuned.results:
-        return len(tuned.failed)
-    best = min(tuned.results, key=lambda name: tuned.results[name]["valid_perplexity"])
+    tuned = run_trainings(short_runs, {"data": Location(str(data))}, out, jobs=jobs, on_message=say).results
+    return rates[min(tuned, key=lambda name: tuned[name]["valid_perplexity"])] if tuned else None
+
+
+def run(data: Path, out: Path, texts: Sequence[str], cell: str, *, epochs: float, lr: float | None, jobs: int) -> int:
+    """Train and score what is not finished; return the number of failed trainings."""
+    locations = {"data": Location(str(data))}
+    lr = lr or tune(data, out, texts, cell, jobs)
+    if lr is None:
+        return len(LEARNING_RATES)
     name = f"bilm-{cell}"
-    training = bilm_run(cell, texts, rates[best], epochs, name)
+    training = bilm_run(cell, texts, lr, epochs, name)
     trained = run_trainings([training], locations, out, jobs=jobs, on_message=say)
     if trained.failed:
         return 1
@@ -189,6 +195,7 @@ def main() -> int:
     running = verbs.choices["run"]
     running.add_argument("texts", nargs="+")
     running.add_argument("--epochs", type=float, default=2.0)
+    running.add_argument("--lr", type=float)
     running.add_argument("--jobs", type=int, default=1)
     verbs.add_parser("table").add_argument("out", type=Path)
     arguments = parser.parse_args()
@@ -199,8 +206,8 @@ def main() -> int:
     if arguments.verb == "speed":
         measure_speed(arguments.data, arguments.out, cells)
         return 0
-    texts, epochs, jobs = arguments.texts, arguments.epochs, arguments.jobs
-    return min(1, sum(run(arguments.data, arguments.out, texts, cell, epochs, jobs) for cell in cells))
+    options = {"epochs": arguments.epochs, "lr": arguments.lr, "jobs": arguments.jobs}
+    return min(1, sum(run(arguments.data, arguments.out, arguments.texts, cell, **options) for cell in cells))
 
 
 if __name__ == "__main__":

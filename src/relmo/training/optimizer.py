@@ -116,7 +116,7 @@ def _hidden_matrices(module: nn.Module) -> Iterator[tuple[nn.Parameter, int]]:
 
     A weight of a cell has one matrix per gate, and one square matrix per gate and head if the heads have a dimension.
     """
-    if isinstance(module, nn.Linear):
+    if isinstance(module, nn.Linear) and isinstance(module.weight, nn.Parameter):
         yield module.weight, module.out_features
     for name in ("weight_ih", "weight_hh", "weight_mh", "weight_gates", "weight_hr"):
         weight = getattr(module, name, None)
