@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from relmo.nn.dropout import SequenceDropout, drop_words
-from relmo.nn.recurrence import Cell, Quantity, Record, State, state, unchanged
+from relmo.nn.recurrence import Cell, Quantity, Record, State, make_cell, state, unchanged
 from relmo.nn.recurrence.elman import ElmanCell
 from relmo.nn.recurrence.gru import GRUCell
 from relmo.nn.recurrence.lstm import LSTMCell
 from relmo.nn.recurrence.stack import Recurrent, RecurrentOutput, unroll_fused
+from relmo.registry import cell_names
 
 SIZE = 4  # of input and output alike, so that residual connections take part
 FUSED: dict[str, Callable[[int], Cell]] = {
@@ -439,3 +440,21 @@ def test_a_cell_that_computes_all_steps_side_by_side_equals_its_steps(lengths: T
     weights = [weight for name, weight in stack.named_parameters() if not name.endswith("start")]
     own, definition = (torch.autograd.grad(run.output.square().sum(), weights) for run in (side_by_side, stepped))
     torch.testing.assert_close(own, definition, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", sorted(cell_names()))
+def test_on_a_gpu_stacks_of_every_cell_equal_their_steps_on_a_cpu(name: str) -> None:
+    torch.manual_seed(0)
+    make = partial(Recurrent, make_cell(name, 8), input_size=SIZE, layers=2, bidirectional=True)
+    steps, fast = make(fast=False).double(), make().double().cuda()
+    fast.load_state_dict(steps.state_dict())
+    x, lengths = torch.randn(3, 40, SIZE, dtype=torch.float64), torch.tensor([40, 1, 27])
+    runs = []
+    for network, inputs in ((steps, x), (fast, x.cuda())):
+        carried = network(inputs[:, :20]).state
+        run = network(inputs, carried, lengths, every_layer=True)
+        outputs = [*run.layers, *run.state]
+        own = torch.autograd.grad(sum(tensor.square().sum() for tensor in outputs), list(network.parameters()))
+        runs.append([tensor.cpu() for tensor in (*outputs, *own)])
+    torch.testing.assert_close(runs[1], runs[0], rtol=1e-7, atol=1e-9)
