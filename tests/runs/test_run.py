@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,16 +26,17 @@ import torch
 
 import relmo
 from relmo.cli import main
+from relmo.disk.files import seal
 from relmo.disk.outputs import folder_lock
 from relmo.errors import CorpusError, RelmoError, SettingError, StorageError
 from relmo.runs import run
-from relmo.runs.folder import CHECKPOINT
+from relmo.runs.folder import CHECKPOINT, RUN, read_run
 from relmo.runs.progress import Reporter, TrainingReporter
 from relmo.runs.run import read_metrics
 from relmo.runs.train_lm import train_lm
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
 from relmo.settings.sections import TrainSettings
-from relmo.store.folder import read_tensors
+from relmo.store.folder import read_tensors, write_json
 from relmo.training.loop import Plan, Step, peak_memory
 from relmo.training.parallel import SINGLE_PROCESS
 
@@ -383,6 +385,20 @@ def test_resuming_with_other_settings_or_files_is_refused(text: Path, tmp_path: 
     with pytest.raises(SettingError, match="add --resume"):
         train_lm([str(text)], changed(checkpoint_every=0.0), out)
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
+
+
+def test_a_run_of_a_version_without_a_setting_resumes_with_its_default(text: Path, tmp_path: Path) -> None:
+    out, settings = tmp_path / "model", changed(checkpoint_every=0.0)
+    with pytest.raises(InterruptedError):
+        train_lm([str(text)], settings, out, reporter=Recorder(stop_after=4))
+    note = read_run(out)
+    assert note["settings"]["model"].pop("cell_options") == []
+    del note["digest"]
+    write_json(out / RUN, seal(note))
+    other = replace(settings, model=replace(settings.model, cell="lstm", cell_options=("peephole=true",)))
+    with pytest.raises(SettingError, match="other files or settings"):
+        train_lm([str(text)], other, out, resume=True)
+    train_lm([str(text)], settings, out, resume=True)
 
 
 def test_a_folder_with_a_finished_model_and_a_file_are_refused(text: Path, tmp_path: Path) -> None:

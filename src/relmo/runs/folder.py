@@ -21,6 +21,7 @@ from relmo.disk.outputs import folder_lock, remove, storage_errors, sweep, tempo
 from relmo.errors import ModelError, RelmoError, SettingError, StorageError, quote
 from relmo.runs.progress import Reporter
 from relmo.settings.fields import describe_value
+from relmo.settings.kinds import settings_class
 from relmo.store.folder import CONFIG, MODEL_FILES, pick_device, write_json
 from relmo.training.parallel import Team, get_local_device, join
 
@@ -165,9 +166,7 @@ def _check_free(out: Path, note: dict[str, Any], *, resume: bool, keep: bool, ov
         if actual != expected:
             advice = f"with torchrun --nproc-per-node {expected}" if expected > 1 else "without torchrun"
             raise SettingError(f"--resume: the run in {out} has {expected} processes, not {actual}; resume it {advice}")
-        values = json.loads(json.dumps({key: note[key] for key in ("kind", "files", "settings")}))
-        # numbers compare by value: 5 epochs are 5.0
-        if any(original.get(key) != value for key, value in values.items()):
+        if not _is_same_run(original, note):
             raise SettingError(f"--resume: {out} was started with other files or settings; omit them to resume it")
         return
     if (out / RUN).exists() and not (overwrite and keep):
@@ -177,6 +176,20 @@ def _check_free(out: Path, note: dict[str, Any], *, resume: bool, keep: bool, ov
         if resume:
             read_run(out)  # raises, since the run is finished
         raise SettingError(f"--out {out}: holds a finished model; add --overwrite to replace it, or choose another")
+
+
+def _is_same_run(original: dict[str, Any], note: dict[str, Any]) -> bool:
+    """Whether kind, files and settings agree; a setting that the original run did not know has its default."""
+    if any(original.get(key) != note[key] for key in ("kind", "files")):
+        return False
+    defaults = dataclasses.asdict(settings_class(note["kind"])())
+    settings = {name: defaults.get(name, {}) | values for name, values in original["settings"].items()}
+    # numbers compare by value (5 epochs are 5.0), tuples as lists
+    return _to_json(defaults | settings) == _to_json(note["settings"])
+
+
+def _to_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
 
 
 def read_run(out: Path) -> dict[str, Any]:
