@@ -70,7 +70,7 @@ def _find_papers(doc: str) -> list[str]:
         if PAPER.match(line):
             papers.append(line)
         elif papers and line:
-            papers[-1] += f" {line}"
+            papers[-1] += f" {line.strip()}"
         elif papers:
             break
     return papers

@@ -11,8 +11,11 @@ own end. Any other cell is run as it is, with output y_t, and has the highway ar
     r_t = sigmoid(W_xr x_t + b_r)
     h_t = z * (r_t * y_t + (1 - r_t) * W_xh x_t)
 
-    He et al. 2017, Deep semantic role labeling;  Zhang et al. 2016, Highway long short-term memory RNNs
-    Gal & Ghahramani 2016 (one mask);  Saxe et al. 2014 (orthogonal weights);  Srivastava et al. 2015 (the initial bias)
+Zhang et al. 2016, Highway long short-term memory RNNs
+He et al. 2017, Deep semantic role labeling
+
+The mask is that of Gal & Ghahramani 2016, the orthogonal weights of Saxe et al. 2014 and the initial bias of r that of
+Srivastava et al. 2015.
 """
 
 from collections.abc import Callable
