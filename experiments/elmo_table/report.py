@@ -22,7 +22,7 @@ from relmo.errors import SettingError, WrongKindError
 from relmo.settings.kinds import KINDS
 from relmo.store.folder import read_config
 from relmo.store.original import locate
-from relmo.store.references import find_bundled
+from relmo.store.references import find_installed
 
 MARKDOWN, SLICES = "elmo-table.md", "data"
 
@@ -82,7 +82,7 @@ def describe_bilms(sources: Mapping[str, str]) -> dict[str, str]:
 
 
 def _describe(source: str) -> str:
-    path = find_bundled(source) or Path(source)
+    path = find_installed(source) or Path(source)
     if locate(path) is not None:
         return "original ELMo files"
     config = read_config(path)

@@ -11,7 +11,7 @@ from typing import Any
 from relmo.analysis.units.cell_report import NamedCell, read_cells
 from relmo.explorer.examples import (
     ANSWERS_FILE,
-    BundledModel,
+    ModelEntry,
     get_agreement,
     installed_examples,
     load_task_mixes,
@@ -19,7 +19,7 @@ from relmo.explorer.examples import (
 )
 
 Card = dict[str, Any]
-Cell = tuple[BundledModel, NamedCell, dict[str, Any]]  # with its picture
+Cell = tuple[ModelEntry, NamedCell, dict[str, Any]]  # with its picture
 CELL_CARDS = (
     ("quotes", ("quotes",), "A cell that detects quotations"),
     ("line", ("column", "to_line_end"), "A cell that tracks the position in the line"),
@@ -64,7 +64,7 @@ def _cell_cards(cells: list[Cell]) -> Iterator[Card]:
         yield _make_card(kind, title, sentence, link, {"kind": "text", **picture, "turned": inverted})
 
 
-def _network_cards(models: dict[str, BundledModel], answers: dict[str, Any], cells: list[Cell]) -> Iterator[Card]:
+def _network_cards(models: dict[str, ModelEntry], answers: dict[str, Any], cells: list[Cell]) -> Iterator[Card]:
     if "hello" in models:
         sentence = "An Elman network, a GRU and an LSTM that write “hello”, with every number of every step."
         link: Card = {"screen": "equations", "model": "hello", "text": models["hello"].text, "at": 2}
@@ -99,7 +99,7 @@ def _network_cards(models: dict[str, BundledModel], answers: dict[str, Any], cel
         yield _make_card("counting", "A cell that counts", sentence, link, picture)
 
 
-def _language_cards(models: dict[str, BundledModel], answers: dict[str, Any]) -> Iterator[Card]:
+def _language_cards(models: dict[str, ModelEntry], answers: dict[str, Any]) -> Iterator[Card]:
     if model := _find_model(models, answers, "agree"):
         conditions = answers[model.name]["agree"]["conditions"]
         conditions = [row for row in conditions if row["condition"].startswith("nounpp")]
@@ -136,7 +136,7 @@ def _language_cards(models: dict[str, BundledModel], answers: dict[str, Any]) ->
         yield _make_card("layers", "Which layer do tasks use?", sentence, link, picture)
 
 
-def _output_cards(models: dict[str, BundledModel], answers: dict[str, Any]) -> Iterator[Card]:
+def _output_cards(models: dict[str, ModelEntry], answers: dict[str, Any]) -> Iterator[Card]:
     if model := _find_model(models, answers, "writing"):
         sample = answers[model.name]["writing"]
         sentence = "It predicts the next letter, samples one, and predicts again."
@@ -162,7 +162,7 @@ def _output_cards(models: dict[str, BundledModel], answers: dict[str, Any]) -> I
         yield _make_card(kind, title, sentence, {"screen": "align", "model": name}, picture)
 
 
-def _find_model(models: dict[str, BundledModel], answers: dict[str, Any], answer: str) -> BundledModel | None:
+def _find_model(models: dict[str, ModelEntry], answers: dict[str, Any], answer: str) -> ModelEntry | None:
     return next((model for name, model in models.items() if answer in answers[name]), None)
 
 

@@ -1,4 +1,4 @@
-"""`relmo.load`: load a model of any kind from a folder, from original ELMo files, or by the name of a bundled model."""
+"""`relmo.load`: load a model of any kind from a folder, original ELMo files, or the name of an installed model."""
 
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -14,9 +14,10 @@ from relmo.settings.fields import describe_value
 from relmo.settings.kinds import KINDS, TASKS, model_class
 from relmo.store.allennlp import is_allennlp, read_allennlp
 from relmo.store.folder import pick_device, read_config
+from relmo.store.installed import DEFAULT
 from relmo.store.many_langs import is_many_langs, read_many_langs
 from relmo.store.original import PairOrPath, locate, read_original
-from relmo.store.references import BUNDLED_KINDS, DEFAULT, find_bundled
+from relmo.store.references import find_installed
 from relmo.text.characters import Dictionaries
 
 if TYPE_CHECKING:  # the classes are imported when a model of their kind is loaded
@@ -73,11 +74,11 @@ def load(
 ) -> "Model":
     """Load a model; the returned class depends on its kind. Runs no code from files and never accesses the network.
 
-    source   "small", the bundled bidirectional model, which is the default; "words", the bundled word vectors; a model
-             folder; a folder or .zip with an original ELMo's options .json and weights .hdf5, under any names; the path
-             of the options; a pair (options, weights); a folder of ELMoForManyLangs; or a model.tar.gz or .th saved by
-             AllenNLP, for the ELMo in it. A model on disk takes precedence over a bundled one of the same name;
-             "./small" is always a path
+    source   "small", the bundled bidirectional model, which is the default; "words", the bundled word vectors; the
+             name of another installed model (`relmo models` lists them); a model folder; a folder or .zip with an
+             original ELMo's options .json and weights .hdf5, under any names; the path of the options; a pair (options,
+             weights); a folder of ELMoForManyLangs; or a model.tar.gz or .th saved by AllenNLP, for the ELMo in it. A
+             model on disk takes precedence over an installed one of the same name; "./small" is always a path
     kinds    the kind, or kinds, that are accepted; any other raises `WrongKindError`
     device   auto (a GPU if there is one), cpu or cuda
     dtype    precision of a bidirectional model's `embed`: None or "float32"; "bfloat16"; on a CPU "int8"; by name or as
@@ -104,16 +105,15 @@ def load(
 
 
 def _load(source: Source, kinds: Collection[str] | None, device: str, moved: dict[str, str]) -> tuple[str, Any]:
-    path = find_bundled(source) or source
+    path = find_installed(source) or source
     assert path is not None  # None means the default model, which is bundled
     if moved and not isinstance(path, str | Path):
         raise SettingError(f"--{min(moved)} applies to task models, not to original ELMo files")
     config: dict[str, Any] = {"kind": "bilm"}  # of other formats
     read_foreign = None
     if isinstance(path, str | Path):
-        names = [name for name, kind in BUNDLED_KINDS.items() if kinds is None or kind in kinds]
         try:  # config.json decides; other formats are probed only where it is missing or not relmo's
-            config = read_config(Path(path), names)
+            config = read_config(Path(path), kinds)
         except ModelError:
             if (read_foreign := _find_foreign(path)) is None:
                 raise

@@ -28,7 +28,7 @@ from relmo.nn.recurrence import (
     unchanged,
 )
 from relmo.registry import CELLS, GROUP, PLUGINS
-from relmo.store.references import find_bundled
+from relmo.store.references import find_installed
 
 LEAKY = '''"""Cells that are no part of relmo.
 
@@ -306,7 +306,7 @@ def plain_cells() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of a bundled model that names a cell which is a file of its folder and registered nowhere."""
-    bundled = find_bundled("hello")
+    bundled = find_installed("hello")
     assert bundled is not None
     folder = tmp_path_factory.mktemp("models") / "mine"
     shutil.copytree(bundled, folder)

@@ -24,15 +24,14 @@ from relmo.networks import make_language_model
 from relmo.networks.ngram import NGramLM
 from relmo.settings.lm import LanguageModelSettings, LMSettings
 from relmo.store.folder import (
-    BUNDLED,
-    EXAMPLES,
     read_config,
     read_tensors,
     text_digests,
     write_json,
     write_tensors,
 )
-from relmo.store.references import find_bundled
+from relmo.store.installed import bundled_models
+from relmo.store.references import find_installed
 from relmo.text.vocabulary import SPECIALS, Vocabulary
 
 LETTERS = Vocabulary([*SPECIALS, "\n", " ", *"abcdefghijklmnopqrstuvwxyz"])
@@ -274,9 +273,9 @@ def test_a_pipe_in_place_of_a_vocabulary_is_not_waited_for(has_digests: bool, fo
     assert "vocabulary.txt: is not a regular file" in one_line(folder)
 
 
-@pytest.mark.parametrize("name", [*BUNDLED, *EXAMPLES])
+@pytest.mark.parametrize("name", bundled_models())
 def test_models_that_ship_have_digests_of_their_text_files(name: str) -> None:
-    folder = find_bundled(name)
+    folder = find_installed(name)
     assert folder is not None
     assert read_config(folder)["digests"] == text_digests(folder)
 

@@ -21,6 +21,7 @@ from relmo.cli.describe_cells import list_cells
 from relmo.cli.language import embed, generate, surprisal
 from relmo.cli.mistakes import check_numbers, explain_mistake
 from relmo.cli.models import convert, info
+from relmo.cli.packages import list_models, package
 from relmo.cli.predict import evaluate, predict
 from relmo.cli.serve import explore, serve
 from relmo.cli.terminal import find_broken_stream, make_console, prepare_streams, print_message, silence
@@ -57,9 +58,10 @@ train = App(name="train", help="Train a model.", config=(settings_from_files, ch
 for kind in KINDS:
     train.command(train_command(kind), name=kind)
 app.command(train)
-commands: list[Any] = [make, embed, evaluate, predict, generate, surprisal, serve, explore, info, convert]
+commands: list[Any] = [make, embed, evaluate, predict, generate, surprisal, serve, explore, info, convert, package]
 for command in commands:
     app.command(command)
+app.command(list_models, name="models")
 app.command(list_cells, name="cells")
 analyse = App(name="analyse", help="Analyse a model: its states, gates and units.")
 analyses: list[Any] = [trace, cells, gradients, connectivity, source_gradients, truncation, counting]

@@ -10,17 +10,6 @@ from relmo.errors import ModelError, SettingError, WrongKindError
 from relmo.settings.fields import PathName
 from relmo.settings.kinds import DEFAULT_EXAMPLE, EXAMPLES, KINDS
 
-HELLO = 'the word "hello", with weights that are simple enough to compute by hand'
-BUNDLED_CORPORA = {
-    "small": "124.7 million words of English: Wikipedia, news, textbooks, books, science, talks, meetings and blogs",
-    "words": "76.6 million words of English: Wikipedia, Wikinews, textbooks and novels",
-    "code": "the source of SQLite, in C, 9.3 million characters",
-    **dict.fromkeys(("prose", "prose-elman", "prose-gru", "prose-lstm"), "War and Peace, 3.0 million characters"),
-    "english-french": "164,285 sentence pairs of Tatoeba (CC BY 2.0 FR)",
-    "addition": "150,000 sums of numbers of up to four digits",
-    **dict.fromkeys(("anbn-lstm", "anbn-gru"), "strings of the form aaabbb, with n up to 50"),
-    **dict.fromkeys(("hello", "hello-gru", "hello-lstm"), HELLO),
-}
 COUNTS = {"train_symbols": "symbols", "train_tokens": "words", "train_words": "words", "train_examples": "examples"}
 TRAINING_SETTINGS = ("dropout", "tied", "softmax", "samples")  # not in files of other libraries
 MAX_POINTS = 10_000  # default of TensorBoard's projector
@@ -34,11 +23,12 @@ def info(model: PathName = "small", *, json: Json = False, quiet: bool = False) 
         relmo info small
 
     Args:
-        model: A model folder; small or words, which are bundled; original ELMo files (a folder or .zip, or the path of
-            the options file); a folder of ELMoForManyLangs; or a model saved by AllenNLP.
+        model: A model folder; the name of an installed model, which relmo models lists; original ELMo files (a folder
+            or .zip, or the path of the options file); a folder of ELMoForManyLangs; or a model saved by AllenNLP.
         quiet: Print the kind only.
     """
-    from relmo.store.references import find_bundled
+    from relmo.store.installed import get_installed
+    from relmo.store.references import find_installed
 
     facts = gather(model)
     kind, results = facts["kind"], facts["results"]
@@ -47,14 +37,22 @@ def info(model: PathName = "small", *, json: Json = False, quiet: bool = False) 
         return
     called = KINDS[kind].called
     print(f"{model}: {called}{'' if kind in called else f' ({kind})'} with {facts['parameters']:,} parameters.")
-    if find_bundled(model) is not None:
-        print(f"It is bundled with relmo and was trained on {BUNDLED_CORPORA[model]}.")
-    elif files := results.get("trained_on"):
-        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
-        count = next((f", {results[key]:,} {unit}" for key, unit in COUNTS.items() if key in results), "")
-        print(f"It was trained on {', '.join(files[:3])}{more}{count}.")
+    if installed := (find_installed(model) and get_installed(model)):
+        print(f"It is {f'installed by {installed}' if installed.package else 'bundled with relmo'}.")
+    if text := describe_text(facts["about"], results):
+        print(f"It was trained on {text}.")
     print(f"Try: {EXAMPLES.get(kind, DEFAULT_EXAMPLE).format(model=shlex.quote(model))}\n")
     print_table(["", ""], format_facts(facts), left=(0, 1))
+
+
+def describe_text(about: dict[str, Any], results: dict[str, Any]) -> str:
+    """Return the training text of a model in words: as its author describes it, else its files; empty if unknown."""
+    files = results.get("trained_on")
+    if "text" in about or not isinstance(files, list):
+        return str(about.get("text", ""))
+    more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+    count = next((f", {results[key]:,} {unit}" for key, unit in COUNTS.items() if key in results), "")
+    return f"{', '.join(map(str, files[:3]))}{more}{count}"
 
 
 def gather(model: str) -> dict[str, Any]:
@@ -65,10 +63,10 @@ def gather(model: str) -> dict[str, Any]:
     from relmo.store.folder import digest, named_tensors, read_config, read_record
     from relmo.store.many_langs import is_many_langs, read_many_langs
     from relmo.store.original import locate, read_original
-    from relmo.store.references import find_bundled
+    from relmo.store.references import find_installed
 
-    folder = find_bundled(model) or Path(model)
-    facts: dict[str, Any] = {"kind": "bilm"}
+    folder = find_installed(model) or Path(model)
+    facts: dict[str, Any] = {"kind": "bilm", "about": {}}
     if (original := locate(folder)) is not None:
         settings, network = read_original(original)
         facts |= {"format": "original ELMo files", "options": original.options.name, "weights": original.weights.name}
@@ -90,6 +88,7 @@ def gather(model: str) -> dict[str, Any]:
         files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
         return {
             "kind": config["kind"],
+            "about": config.get("about", {}),
             "relmo_version": config.get("relmo_version"),
             "vocabulary": config.get("vocab_size"),
             "parameters": count_parameters(loaded),
@@ -156,9 +155,9 @@ def convert(
         relmo convert models/mine mine.onnx --to onnx
 
     Args:
-        source: A model folder; small or words, which are bundled; a folder or .zip with original files, or the path of
-            an options file next to the weights; a folder of ELMoForManyLangs; or a model.tar.gz or .th saved by
-            AllenNLP, for the ELMo in it.
+        source: A model folder; the name of an installed model, such as small; a folder or .zip with original files, or
+            the path of an options file next to the weights; a folder of ELMoForManyLangs; or a model.tar.gz or .th
+            saved by AllenNLP, for the ELMo in it.
         destination: The output folder; with --to onnx or gensim, the output file.
         to: The target format: onnx (the vectors of a bidirectional model, for onnxruntime); gensim (words and their
             vectors, for KeyedVectors.load); projector (the same, for tensorboard --logdir); hub (any model folder, with
@@ -172,9 +171,9 @@ def convert(
         quiet: Print nothing.
     """
     from relmo.loading import is_foreign
-    from relmo.store.references import find_bundled
+    from relmo.store.references import find_installed
 
-    place = find_bundled(source) or source
+    place = find_installed(source) or source
     pair = place if weights is None else (place, weights)
     is_original = to is None and is_foreign(pair)
     if to is not None:

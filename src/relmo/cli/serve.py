@@ -91,17 +91,17 @@ def explore(
             print_message(f"{export}: {note}")
         return
     try:
-        from relmo.explorer.examples import list_examples
+        from relmo.explorer.examples import list_models
         from relmo.explorer.server import Models, make_app
         from relmo.web.connections import listen, make_server
         from relmo.web.guard import LOOPBACK, check_address
     except ImportError:
         raise SettingError(INSTALL.format("explore", "starlette and uvicorn")) from None
     check_address(host, token)
-    bundled = list_examples()
-    default = model or (DEFAULT_MODEL if DEFAULT_MODEL in bundled else "small")
+    names = [model.name for model in list_models()]
+    default = model or (DEFAULT_MODEL if DEFAULT_MODEL in names else "small")
     models = Models(
-        list(dict.fromkeys([default, *bundled])),
+        list(dict.fromkeys([default, *names])),
         lambda name: open_session(name, text, device, companions, tokenizer, is_default=name == default),
     )
     app = make_app(models, token=token, hosts=LOOPBACK if host in LOOPBACK else None)

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from relmo.disk.outputs import atomic
-from relmo.errors import ModelError
 from relmo.loading import load
 from relmo.models.saved import SavedModel
 from relmo.store.folder import CARD, read_config
-from relmo.store.references import find_bundled
+from relmo.store.references import find_foundations
 
 try:
     from huggingface_hub import ModelCard, ModelCardData, ModelHubMixin, snapshot_download
@@ -71,12 +70,7 @@ class HubModel(ModelHubMixin):
     def _save_pretrained(self, save_directory: Path) -> None:
         self.model.save_pretrained(save_directory)
         # Users who download a task model must also get the models that it is built on.
-        config = read_config(save_directory)
-        for name in ("elmo", "vectors"):
-            reference = config.get(name)
-            source = reference.get("source", "") if isinstance(reference, dict) else "."
-            if not source.startswith(".") and find_bundled(source) is None:
-                raise ModelError(f"{save_directory}: is built on {source}, which is not public; train it with --copy")
+        find_foundations(save_directory, read_config(save_directory))
         text = (save_directory / CARD).read_text(encoding="utf-8")
         card = ModelCard(f"---\n{self.card_data().to_yaml()}\n---\n\n{text}")
         with atomic(save_directory / CARD) as temporary:

@@ -16,12 +16,13 @@ from typing import Literal
 import numpy as np
 
 from relmo.errors import ModelError, RelmoError, SettingError
-from relmo.explorer.examples import ANSWERS_FILE, find_example, installed_examples, load_cards, read_answers
+from relmo.explorer.examples import ANSWERS_FILE, find_example, list_models, load_cards, read_answers
 from relmo.explorer.extras import find_models
 from relmo.explorer.params import Answer, Params
 from relmo.explorer.session import answer_key
 from relmo.loading import load
 from relmo.store.folder import read_config
+from relmo.store.references import find_installed
 from relmo.tasks.seq2seq import LENGTH_FACTOR, LENGTH_MARGIN, Seq2Seq, decoder_steps
 from relmo.text.readers.parallel import TextToText, read_parallel
 
@@ -35,8 +36,7 @@ MAX_BEAMS, DEFAULT_BEAMS = 20, 5
 
 def is_seq2seq(source: str) -> bool:
     """Return whether this is the folder or the name of a sequence-to-sequence model."""
-    bundled = find_example(source)
-    folder = bundled.folder if bundled else Path(source)
+    folder = find_installed(source) or Path(source)
     return (folder / "config.json").is_file() and read_config(folder).get("kind") == KIND
 
 
@@ -84,10 +84,10 @@ class AlignSession:
         device: str = "auto",
         tokenizer: Literal["words", "whitespace"] | None = None,
     ) -> "AlignSession":
-        """Open a model folder or a bundled model, companion models, and a file of pairs to take examples from.
+        """Open a model folder or an installed model, companion models, and a file of pairs to take examples from.
         The default file is examples.tsv in the model folder, or the model's validation file if it exists."""
         bundled = find_example(source)
-        folders = {source: bundled.folder if bundled else Path(source)}
+        folders = {source: find_installed(source) or Path(source)}
         for folder in [folder for companion in companions for folder in find_models(companion)]:
             folders[folder.name if folder.name not in folders else str(folder)] = folder
         models = {}
@@ -130,7 +130,7 @@ class AlignSession:
             "pairs": [{"source": pair.source, "target": next(iter(pair.targets), "")} for pair in self.pairs],
             "first": self.initial_source,
             "beams": self.default_beams,
-            "examples": [{"name": example.name, "about": example.about} for example in installed_examples()],
+            "examples": [{"name": model.name, "about": model.about} for model in list_models()],
             "answers": {answer_key(self.name, "align", query): self.align(query)} if "opening" in params else {},
         }
 

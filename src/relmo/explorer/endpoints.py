@@ -19,7 +19,7 @@ from relmo.explorer import write
 from relmo.explorer.examples import (
     COUNTING,
     get_agreement,
-    installed_examples,
+    list_models,
     load_cards,
     load_task_mixes,
     read_answers,
@@ -56,7 +56,7 @@ def about(session: Session, query: Query) -> Answer:
             for p in session.texts.passages.values()
         ],
         "first": session.texts.initial,
-        "examples": [{"name": m.name, "about": m.about, "text": m.text} for m in installed_examples()],
+        "examples": [{"name": m.name, "about": m.about, "text": m.text} for m in list_models()],
         "alike": [],
         "number_units": [],
         **session.extras.about(session.kind),

@@ -1,17 +1,17 @@
-"""Bundled models, each with the text it is opened on, and the answers and measurements computed for them in advance."""
+"""Installed models, with the texts that the bundled ones are opened on, and the answers and measurements computed for
+them in advance."""
 
 import json
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from relmo.disk.files import parse_json, read_text_file
 from relmo.errors import ModelError
+from relmo.settings.kinds import KINDS
+from relmo.store.installed import DATA, EXAMPLES_DIR, bundled_models, get_installed, packaged_models
 
-DATA = Path(str(resources.files("relmo"))) / "data"
-EXAMPLES_DIR = DATA / "examples"
 COUNTING = EXAMPLES_DIR / "counting.json"
 """Precomputed results of the counting experiment."""
 CARDS = EXAMPLES_DIR / "cards.json"
@@ -20,11 +20,12 @@ ANSWERS_FILE = "answers.json"
 """Precomputed answers in a model folder, to the requests that the views make with their default settings about the
 initial text. experiments/recipes/explorer_answers.py writes them, the counting results and the cards."""
 MAX_BYTES = 1 << 22
+EXPLORABLE = ("lm", "bilm", "seq2seq")
 
 
 @dataclass(frozen=True)
-class BundledModel:
-    """A bundled model."""
+class ModelEntry:
+    """A model in the list of the page."""
 
     name: str
     about: str
@@ -34,29 +35,41 @@ class BundledModel:
     @property
     def folder(self) -> Path:
         """Model folder."""
-        return DATA / "small" if self.name == "small" else EXAMPLES_DIR / self.name
+        model = get_installed(self.name)
+        assert model is not None
+        return model.folder
 
 
 EXAMPLES = (
-    BundledModel("prose", "a character-level LSTM trained on War and Peace", "story"),
-    BundledModel("code", "a character-level LSTM trained on the source of SQLite, in C", "code"),
-    BundledModel("prose-elman", "an Elman network of 256 cells trained on War and Peace", "story", "prose"),
-    BundledModel("prose-gru", "a GRU of 256 cells trained on War and Peace", "story", "prose"),
-    BundledModel("prose-lstm", "an LSTM of 256 cells trained on War and Peace", "story", "prose"),
-    BundledModel("anbn-lstm", "an LSTM that learned to count a's and b's", "counting", "counting"),
-    BundledModel("anbn-gru", "a GRU trained on the same task", "counting", "counting"),
-    BundledModel("hello", "an Elman network to compute by hand", "hello", "hello"),
-    BundledModel("hello-gru", "a GRU to compute by hand", "hello", "hello"),
-    BundledModel("hello-lstm", "an LSTM to compute by hand", "hello", "hello"),
-    BundledModel("small", "ELMo, which reads words in both directions", "sentences"),
-    BundledModel("english-french", "a network that translates English into French"),
-    BundledModel("addition", "a network that adds numbers, digit by digit"),
+    ModelEntry("prose", "a character-level LSTM trained on War and Peace", "story"),
+    ModelEntry("code", "a character-level LSTM trained on the source of SQLite, in C", "code"),
+    ModelEntry("prose-elman", "an Elman network of 256 cells trained on War and Peace", "story", "prose"),
+    ModelEntry("prose-gru", "a GRU of 256 cells trained on War and Peace", "story", "prose"),
+    ModelEntry("prose-lstm", "an LSTM of 256 cells trained on War and Peace", "story", "prose"),
+    ModelEntry("anbn-lstm", "an LSTM that learned to count a's and b's", "counting", "counting"),
+    ModelEntry("anbn-gru", "a GRU trained on the same task", "counting", "counting"),
+    ModelEntry("hello", "an Elman network to compute by hand", "hello", "hello"),
+    ModelEntry("hello-gru", "a GRU to compute by hand", "hello", "hello"),
+    ModelEntry("hello-lstm", "an LSTM to compute by hand", "hello", "hello"),
+    ModelEntry("small", "ELMo, which reads words in both directions", "sentences"),
+    ModelEntry("english-french", "a network that translates English into French"),
+    ModelEntry("addition", "a network that adds numbers, digit by digit"),
 )
 
 
-def installed_examples() -> list[BundledModel]:
+def installed_examples() -> list[ModelEntry]:
     """Return the bundled models that are installed."""
-    return [model for model in EXAMPLES if (model.folder / "config.json").is_file()]
+    return [model for model in EXAMPLES if model.name in bundled_models()]
+
+
+def list_models() -> list[ModelEntry]:
+    """Return all installed models that the explorer opens."""
+    packaged = [
+        ModelEntry(model.name, KINDS[model.config["kind"]].called.partition(" ")[2])
+        for model in packaged_models()
+        if model.config.get("kind") in EXPLORABLE and model.name not in bundled_models()
+    ]
+    return [*installed_examples(), *packaged]
 
 
 def list_examples() -> list[str]:
@@ -64,7 +77,7 @@ def list_examples() -> list[str]:
     return [model.name for model in installed_examples()]
 
 
-def find_example(name: str) -> BundledModel | None:
+def find_example(name: str) -> ModelEntry | None:
     """Return the bundled model of this name if it is installed."""
     return next((model for model in installed_examples() if model.name == name), None)
 

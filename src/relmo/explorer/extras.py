@@ -16,7 +16,7 @@ from relmo.loading import load
 from relmo.models.sequence_model import SequenceModel
 from relmo.settings.kinds import TASKS
 from relmo.store.folder import CONFIG, read_config
-from relmo.store.references import find_bundled
+from relmo.store.references import find_installed
 from relmo.tasks.task import Task
 from relmo.text.minimal_pairs import BLIMP, READERS, MinimalPair, read_pairs
 
@@ -120,7 +120,7 @@ def get_layer_mixes(task: Task[Any, Any]) -> list[dict[str, Any]]:
 
 def find_models(source: str) -> list[Path]:
     """Return the folder of a model, or the model folders inside a folder, epoch-9 before epoch-10."""
-    folder = find_bundled(source) or Path(source)
+    folder = find_installed(source) or Path(source)
     if (folder / CONFIG).is_file() or not folder.is_dir():
         return [folder]  # reading it raises the error
     folders = [path for path in folder.iterdir() if (path / CONFIG).is_file()]

@@ -26,6 +26,7 @@ from relmo.explorer.reader import PagedReader
 from relmo.loading import load
 from relmo.models.lm import LanguageModel
 from relmo.models.sequence_model import SequenceModel
+from relmo.store.references import find_installed
 from relmo.tasks.task import Task
 from relmo.text.corpus import STDIN
 from relmo.text.trees import ConlluWord
@@ -157,10 +158,10 @@ class Session:
     def open(
         cls, source: str, *, device: str = "auto", tokenizer: Literal["words", "whitespace"] | None = None
     ) -> "Session":
-        """Open a model folder or a bundled model; `tokenizer` overrides how raw text is split into words."""
+        """Open a model folder or an installed model; `tokenizer` overrides how raw text is split into words."""
         bundled = find_example(source)
-        folder = bundled.folder if bundled else Path(source)
-        model = load(str(folder) if bundled else source, device=device)
+        folder = find_installed(source) or Path(source)
+        model = load(source, device=device)
         mixes = {}
         if isinstance(model, Task) and model.features.bilm is not None:  # of a task with ELMo, explore the biLM
             mixes, model = {source: get_layer_mixes(model)}, model.features.bilm

@@ -32,6 +32,7 @@ from relmo.store.folder import (
     load_weights,
     named_tensors,
     read_config,
+    read_record,
     read_settings,
     save_config,
     save_weights,
@@ -42,7 +43,7 @@ from relmo.store.folder import (
     write_weights,
 )
 from relmo.store.original import PairOrPath
-from relmo.store.references import find_bundled
+from relmo.store.references import find_installed
 from relmo.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class SavedModel:
 
         The biLM and word vectors that a task's model was trained with must still exist, unless the folder holds copies
         of them; if they have moved, give their paths as `elmo` and `vectors`."""
-        path = find_bundled(folder) or Path(folder)
+        path = find_installed(folder) or Path(folder)
         config = read_config(path)
         if config["kind"] != cls.kind:
             raise ModelError(f"{folder}: is a {config['kind']} model, not {KINDS[cls.kind].called} ({cls.kind})")
@@ -263,9 +264,10 @@ def pack(
     source: PairOrPath | None,
     destination: str | Path,
     *,
-    precision: StoredPrecision = "float32",
+    precision: StoredPrecision | None = "float32",
     shard_mb: int | None = None,
     card: str | Path | None = None,
+    about: Mapping[str, Any] = MappingProxyType({}),
     overwrite: bool = False,
 ) -> "Model":
     """Write the model that `relmo.load(source)` returns as a new folder, and return it as it was loaded.
@@ -274,15 +276,16 @@ def pack(
     given; its section on the stored weights, with their checksums, is renewed. Files of the training run, and word
     vectors as text, are left out.
 
-    precision   precision of stored weights: float32, float16 or int8; loaded weights are float32
+    precision   precision of stored weights: float32, float16 or int8; None keeps it; loaded weights are float32
     shard_mb    maximum size of a weight file in megabytes; by default there is one file
     card        file with another README.md for the folder
+    about       entries of `about` in config.json, over those that it has: text, languages, license
     overwrite   replace a folder that relmo wrote, which may be the source
     """
     if shard_mb is not None and shard_mb < 1:
         raise SettingError(f"the size of weight files is {shard_mb} MB; it must be at least 1")
     text = None if card is None else _read_card(Path(card))
-    source = find_bundled(source) or source
+    source = find_installed(source) or source
     model = load(source, device="cpu")
     with new_folder(Path(destination), overwrite=overwrite, ours=MODEL_FILES) as folder:
         if source is None or not isinstance(source, str | Path) or is_foreign(source):
@@ -296,7 +299,8 @@ def pack(
                 if (Path(source) / name).is_dir():
                     shutil.copytree(Path(source) / name, folder / name)
         (folder / VECTORS).unlink(missing_ok=True)
-        record = write_weights(folder, model.tensors(), precision, shard_mb)
+        config = read_config(folder)
+        record = write_weights(folder, model.tensors(), precision or read_record(folder, config).precision, shard_mb)
         if text is None:
             text = _read_card(folder / CARD) if (folder / CARD).is_file() else f"# {folder.name}\n"
             text = text.replace(ABOUT_VECTORS + "\n", "")
@@ -307,7 +311,9 @@ def pack(
             lines.append(f"| {name} | {(folder / name).stat().st_size:,} | {sha256(folder / name)} |")
         with atomic(folder / CARD) as temporary:
             temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        config = read_config(folder) | {"stored": record._asdict(), "digests": text_digests(folder)}
+        config |= {"stored": record._asdict(), "digests": text_digests(folder)}
+        if about := {**config.get("about", {}), **about}:
+            config["about"] = about
         write_json(folder / CONFIG, config)
     return model
 

@@ -18,7 +18,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
@@ -46,22 +46,16 @@ from relmo.disk.outputs import atomic
 from relmo.errors import ModelError, SettingError, quote
 from relmo.nn.quantize import BLOCK, Quantized, quantize
 from relmo.settings.kinds import settings_class
+from relmo.store.installed import CONFIG, DEFAULT, installed_names
 
 FORMAT_VERSION = 1
-CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocabulary.txt"
+WEIGHTS, VOCABULARY = "model.safetensors", "vocabulary.txt"
 CARD, SETTINGS, CELLS = "README.md", "settings.toml", "cells.json"
 BILM_VOCABULARY = "bilm-vocabulary.txt"  # in the folder of a task's model
 COPY_OF_BILM, COPY_OF_VECTORS = "bilm", "vectors"  # subfolders of a task's model, for the models that it is built on
 VOCABULARY_NAME = re.compile(r"([a-z]+-)*(vocabulary|labels)\.txt")
 """File names of vocabularies: of words, of labels, and others of a task, such as roles-labels.txt."""
 RESTORE = "restore it from a copy"
-BUNDLED = ("small", "words")  # a bidirectional language model and word vectors
-EXAMPLES = (
-    *("prose", "code", "prose-elman", "prose-gru", "prose-lstm"),
-    *("anbn-lstm", "anbn-gru", "hello", "hello-gru", "hello-lstm"),
-    *("english-french", "addition"),
-)
-"""Bundled models for exploration: language models and two sequence-to-sequence models."""
 MODEL_FILES = re.compile(
     rf"config\.json|model.*\.safetensors|{VOCABULARY_NAME.pattern}|vectors\.txt|settings\.toml|cells\.json|README\.md"
     r"|metrics\.jsonl|report\.json|curves\.png|options\.json|weights\.hdf5|vocab\.txt"
@@ -172,22 +166,25 @@ def verify_text_file(folder: Path, config: dict[str, Any], name: str) -> Path:
     return path
 
 
-def read_config(folder: Path, bundled_names: Sequence[str] = (*BUNDLED, *EXAMPLES)) -> dict[str, Any]:
-    """Read config.json and check what all kinds share. `bundled_names` are suggested if there is no such folder."""
+def read_config(folder: Path, kinds: Collection[str] | None = None) -> dict[str, Any]:
+    """Read config.json and check what all kinds share.
+
+    If there is no such folder, the error suggests installed models of these kinds, by default of all."""
     path = folder / CONFIG
     if not is_file(path):
         if url := find_url(folder):
             raise ModelError(f"{url}: {NO_DOWNLOAD}")
-        names = ", ".join(bundled_names)
+        installed = installed_names(kinds)
+        names = ", ".join(installed)
         problem = "is not a model folder (no config.json)" if os.path.lexists(folder) else "does not exist"
-        suggestion = nearest(str(folder), bundled_names)
-        if suggestion and str(folder) not in bundled_names:
-            raise ModelError(f"{folder}: {problem}; did you mean {suggestion}? Bundled models: {names}")
+        suggestion = nearest(str(folder), installed)
+        if suggestion and str(folder) not in installed:
+            raise ModelError(f"{folder}: {problem}; did you mean {suggestion}? Installed models: {names}")
         alternatives = ["a folder saved by relmo"]
-        if BUNDLED[0] in bundled_names:
+        if DEFAULT in installed:
             alternatives.append("original ELMo files (an options .json and a weights .hdf5) for a biLM")
-        if bundled_names:
-            alternatives.append(f"the name of a bundled model ({names})")
+        if installed:
+            alternatives.append(f"the name of an installed model ({names})")
         raise ModelError(f"{folder}: {problem}; give {', or '.join(alternatives)}")
     try:
         config = parse_json(read_text_file(path))

@@ -1,4 +1,4 @@
-"""Models that another model is built on, such as the biLM of a tagger: a source (path or bundled name) and a digest.
+"""Models that another model is built on, such as the biLM of a tagger: a source (path or name) and a digest.
 
 A model may hold copies instead; then the source is a path inside its own folder.
 """
@@ -12,12 +12,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-import relmo
 from relmo.disk.files import is_file
 from relmo.errors import ModelError
 from relmo.networks.elmo import without_output
 from relmo.nn.recurrence.elmo_lstm import ElmoLSTM
-from relmo.store.folder import BUNDLED, CONFIG, EXAMPLES, digest, named_tensors
+from relmo.store.folder import CONFIG, digest, named_tensors
+from relmo.store.installed import DEFAULT, InstalledModel, get_installed
 from relmo.store.original import PairOrPath, locate
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 M = TypeVar("M")
 LABELS = {"elmo": "biLM", "vectors": "static vectors"}
-DEFAULT = BUNDLED[0]
-BUNDLED_KINDS = {**dict(zip(BUNDLED, ("bilm", "skipgram"), strict=True)), **dict.fromkeys(EXAMPLES, "lm")}
-"""Kinds of the bundled models by name."""
 DIGEST_SETTINGS = ("input", "activation", "max_characters", "skip_connections", "cell_clip", "projection_clip")
 """Settings of a biLM that its vectors depend on, besides its weights."""
 CELL_SETTINGS = ("cell", "cell_options")
@@ -36,10 +33,10 @@ CELL_SETTINGS = ("cell", "cell_options")
 _BILM_DIGESTS: WeakKeyDictionary[nn.Module, tuple[Any, str]] = WeakKeyDictionary()
 
 
-def find_bundled(source: PairOrPath | None) -> Path | None:
-    """Return the folder of a bundled model, if the source is its name and no model of this name is on disk."""
+def find_installed(source: PairOrPath | None) -> Path | None:
+    """Return the folder of an installed model, if the source is its name and no model of this name is on disk."""
     name = DEFAULT if source is None else source
-    if not isinstance(name, str | Path) or str(name) not in BUNDLED_KINDS:
+    if not isinstance(name, str | Path):
         return None
     if source is not None:
         if is_file(Path(name) / CONFIG):
@@ -47,7 +44,8 @@ def find_bundled(source: PairOrPath | None) -> Path | None:
         with suppress(ModelError):  # other files and folders of this name do not count
             if locate(Path(name)) is not None:
                 return None
-    return Path(relmo.__file__).with_name("data") / ("examples" if str(name) in EXAMPLES else "") / str(name)
+    model = get_installed(str(name))
+    return None if model is None else model.folder
 
 
 class Reference(NamedTuple):
@@ -91,9 +89,25 @@ def read_reference(folder: Path, config: dict[str, Any], name: str) -> Reference
     return Reference(value["source"], value["digest"])
 
 
+def find_foundations(folder: Path, config: dict[str, Any]) -> list[InstalledModel]:
+    """Return the installed models that a model is built on; raise `ModelError` if it is built on a folder elsewhere."""
+    models = []
+    for name in LABELS:
+        reference = read_reference(folder, config, name)
+        if reference is None or reference.source.startswith("."):
+            continue
+        model = None if Path(reference.source).is_absolute() else get_installed(reference.source)
+        if model is None:
+            raise ModelError(
+                f"{folder}: is built on {reference.source}, which is a folder; train it with --copy"
+            )
+        models.append(model)
+    return models
+
+
 def absolute_source(source: str) -> str:
-    """Return a source that is valid from any folder: a bundled name or an absolute path."""
-    return source if find_bundled(source) is not None else str(Path(source).absolute())
+    """Return a source that is valid from any folder: the name of an installed model or an absolute path."""
+    return source if find_installed(source) is not None else str(Path(source).absolute())
 
 
 def bilm_digest(model: "BiLM") -> str:

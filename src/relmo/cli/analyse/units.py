@@ -182,7 +182,7 @@ def cells(
     from relmo.analysis.units.cell_report import write_cells
     from relmo.analysis.units.cells import find_cells
     from relmo.store.folder import CELLS, CONFIG
-    from relmo.store.references import find_bundled
+    from relmo.store.references import find_installed
 
     if list_features:
         width = 2 + max(map(len, FEATURES))
@@ -192,7 +192,7 @@ def cells(
     if model is None or file is None:
         raise SettingError("MODEL or FILE is missing: relmo analyse cells MODEL FILE")
     output.check()
-    folder = find_bundled(model) or Path(model)
+    folder = find_installed(model) or Path(model)
     if name_cells:
         if not (folder / CONFIG).is_file():
             raise SettingError(f"{model}: --name-cells needs a model folder written by relmo")
