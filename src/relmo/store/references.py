@@ -98,9 +98,7 @@ def find_foundations(folder: Path, config: dict[str, Any]) -> list[InstalledMode
             continue
         model = None if Path(reference.source).is_absolute() else get_installed(reference.source)
         if model is None:
-            raise ModelError(
-                f"{folder}: is built on {reference.source}, which is a folder; train it with --copy"
-            )
+            raise ModelError(f"{folder}: is built on {reference.source}, which is a folder; train it with --copy")
         models.append(model)
     return models
 
