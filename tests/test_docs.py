@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from relmo.cli import main
 from support import many_langs, saved_allennlp
@@ -101,6 +103,10 @@ class Pages:
         weights = {"weights.th": saved_allennlp.th(saved_allennlp.tagger())}  # for coming-from.md
         saved_allennlp.archive(folder / "model.tar.gz", weights)
         many_langs.write(folder / "zh.model")
+        words = ["<unk>", "<eos>", "the", "keys"]
+        layers = {"encoder": nn.Embedding(4, 2), "rnn": nn.LSTM(2, 2), "decoder": nn.Linear(2, 4)}
+        torch.save(nn.ModuleDict(layers).state_dict(), folder / "hidden650.pt")
+        (folder / "vocab.txt").write_text("\n".join(words) + "\n")
 
     def run_to(self, page: str, number: int) -> str:
         outputs, steps = self.outputs[page], [*find_commands(page), None]

@@ -15,6 +15,7 @@ from relmo.settings.kinds import KINDS, TASKS, model_class
 from relmo.store.allennlp import is_allennlp, read_allennlp
 from relmo.store.folder import pick_device, read_config
 from relmo.store.installed import DEFAULT
+from relmo.store.language_models import is_language_model, read_language_model
 from relmo.store.many_langs import is_many_langs, read_many_langs
 from relmo.store.original import PairOrPath, locate, read_original
 from relmo.store.references import find_installed
@@ -32,7 +33,6 @@ Source: TypeAlias = PairOrPath | None
 DType: TypeAlias = str | torch.dtype | None
 ForwardKinds: TypeAlias = tuple[Literal["lm"], Literal["bilm"]]  # models that predict the next symbol
 FORWARD_KINDS: ForwardKinds = ("lm", "bilm")
-ForeignBiLM: TypeAlias = tuple[BiLMSettings, BiLMNetwork, Dictionaries | None]
 
 
 @overload
@@ -77,7 +77,8 @@ def load(
     source   "small", the bundled bidirectional model, which is the default; "words", the bundled word vectors; the
              name of another installed model (`relmo models` lists them); a model folder; a folder or .zip with an
              original ELMo's options .json and weights .hdf5, under any names; the path of the options; a pair (options,
-             weights); a folder of ELMoForManyLangs; or a model.tar.gz or .th saved by AllenNLP, for the ELMo in it. A
+             weights); a folder of ELMoForManyLangs; a model.tar.gz or .th saved by AllenNLP, for the ELMo in it; or the
+             .pt or .pth file of a language model of PyTorch's word_language_model, AWD-LSTM, fastai, Flair or Stanza. A
              model on disk takes precedence over an installed one of the same name; "./small" is always a path
     kinds    the kind, or kinds, that are accepted; any other raises `WrongKindError`
     device   auto (a GPU if there is one), cpu or cuda
@@ -109,17 +110,17 @@ def _load(source: Source, kinds: Collection[str] | None, device: str, moved: dic
     assert path is not None  # None means the default model, which is bundled
     if moved and not isinstance(path, str | Path):
         raise SettingError(f"--{min(moved)} applies to task models, not to original ELMo files")
-    config: dict[str, Any] = {"kind": "bilm"}  # of other formats
-    read_foreign = None
+    config: dict[str, Any] = {}
+    foreign = None
     if isinstance(path, str | Path):
         try:  # config.json decides; other formats are probed only where it is missing or not relmo's
             config = read_config(Path(path), kinds)
         except ModelError:
-            if (read_foreign := _find_foreign(path)) is None:
+            if (foreign := _find_foreign(path)) is None:
                 raise
     else:
-        read_foreign = _find_foreign(path)
-    kind = config["kind"]
+        foreign = _find_foreign(path)
+    kind, read_foreign = (config["kind"], None) if foreign is None else foreign
     if kind not in KINDS:
         raise ModelError(f"{path}: unknown kind {quote(kind)}; this version of relmo supports {', '.join(KINDS)}")
     if kinds is not None and kind not in kinds:
@@ -129,8 +130,7 @@ def _load(source: Source, kinds: Collection[str] | None, device: str, moved: dic
             expected = f"a model of kind {', '.join(head)} or {last}"
         raise WrongKindError(f"{source or DEFAULT}: is {KINDS[kind].called} ({kind}); expected {expected}")
     if read_foreign is not None:
-        settings, network, dictionaries = read_foreign()
-        return "bilm", model_class("bilm")(network, settings, None, pick_device(device), dictionaries=dictionaries)
+        return kind, read_foreign(pick_device(device))
     assert isinstance(path, str | Path)  # a pair is original ELMo files, or an error
     if moved and kind not in TASKS:
         raise SettingError(f"--{min(moved)} applies to task models; {source} is {KINDS[kind].called}")
@@ -138,20 +138,26 @@ def _load(source: Source, kinds: Collection[str] | None, device: str, moved: dic
 
 
 def is_foreign(source: PairOrPath) -> bool:
-    """Return whether the source is in a format of another tool: original ELMo, ELMoForManyLangs or AllenNLP."""
+    """Return whether the source is in a format of another tool."""
     return _find_foreign(source) is not None
 
 
-def _find_foreign(source: PairOrPath) -> Callable[[], ForeignBiLM] | None:
-    """Return a function that reads the biLM at the source, or None if no other tool wrote it."""
+def _find_foreign(source: PairOrPath) -> tuple[str, Callable[[torch.device], Any]] | None:
+    """Return the kind of the model at the source and a function that reads it, or None if no other tool wrote it."""
+
+    def make_bilm(settings: BiLMSettings, network: BiLMNetwork, dictionaries: Dictionaries | None, device: Any) -> Any:
+        return model_class("bilm")(network, settings, None, device, dictionaries=dictionaries)
+
     if (original := locate(source)) is not None:
-        return lambda: (*read_original(original), None)
+        return "bilm", lambda device: make_bilm(*read_original(original), None, device)
     if not isinstance(source, str | Path):
         return None
     if is_many_langs(source):
-        return lambda: read_many_langs(source)
+        return "bilm", lambda device: make_bilm(*read_many_langs(source), device)
+    if is_language_model(source):
+        return "lm", lambda device: model_class("lm")(*read_language_model(source), device)
     if is_allennlp(source):
-        return lambda: (*read_allennlp(source)[1:3], None)
+        return "bilm", lambda device: make_bilm(*read_allennlp(source)[1:3], None, device)
     return None
 
 

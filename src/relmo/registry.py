@@ -48,6 +48,7 @@ CELLS: dict[str, CellEntry] = {
         peephole=False,
         coupled=False,
         layer_norm=False,
+        learned_start=False,
     ),
     "gru": _built_in("gru:GRUCell"),
     "elman": _built_in("elman:ElmanCell", nonlinearity="tanh", identity=False),

@@ -236,6 +236,7 @@ OTHER: dict[str, Any] = {
     "variational": True,
     "tied": True,
     "hidden": 8,
+    "last_hidden": 6,
     "embedding": 8,
     "dropout": 0.1,
     "output_dropout": 0.1,

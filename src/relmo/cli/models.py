@@ -24,7 +24,8 @@ def info(model: PathName = "small", *, json: Json = False, quiet: bool = False) 
 
     Args:
         model: A model folder; the name of an installed model, which relmo models lists; original ELMo files (a folder
-            or .zip, or the path of the options file); a folder of ELMoForManyLangs; or a model saved by AllenNLP.
+            or .zip, or the path of the options file); a folder of ELMoForManyLangs; or a model saved by AllenNLP,
+            PyTorch's word_language_model, AWD-LSTM, fastai, Flair or Stanza.
         quiet: Print the kind only.
     """
     from relmo.store.installed import get_installed
@@ -61,12 +62,15 @@ def gather(model: str) -> dict[str, Any]:
     from relmo.loading import load
     from relmo.store.allennlp import is_allennlp, read_allennlp
     from relmo.store.folder import digest, named_tensors, read_config, read_record
+    from relmo.store.language_models import is_language_model, read_language_model
     from relmo.store.many_langs import is_many_langs, read_many_langs
     from relmo.store.original import locate, read_original
     from relmo.store.references import find_installed
 
     folder = find_installed(model) or Path(model)
     facts: dict[str, Any] = {"kind": "bilm", "about": {}}
+    settings: Any
+    network: Any
     if (original := locate(folder)) is not None:
         settings, network = read_original(original)
         facts |= {"format": "original ELMo files", "options": original.options.name, "weights": original.weights.name}
@@ -77,6 +81,11 @@ def gather(model: str) -> dict[str, Any]:
         num_words = None if dictionaries.words is None else len(dictionaries.words)
         facts |= {"format": "ELMoForManyLangs", "characters": len(dictionaries.characters), "words": num_words}
         paths = [p for p in sorted(folder.iterdir()) if p.suffix in (".json", ".dic", ".pkl") and p.is_file()]
+    elif is_language_model(folder):
+        language_model = read_language_model(folder)
+        settings, network = language_model.settings, language_model.network
+        facts |= {"kind": "lm", "format": "torch.save", "vocabulary": len(language_model.vocabulary)}
+        paths = [folder]
     elif is_allennlp(folder):
         saved = read_allennlp(folder)
         settings, network = saved.settings, saved.network
@@ -157,7 +166,8 @@ def convert(
     Args:
         source: A model folder; the name of an installed model, such as small; a folder or .zip with original files, or
             the path of an options file next to the weights; a folder of ELMoForManyLangs; or a model.tar.gz or .th
-            saved by AllenNLP, for the ELMo in it.
+            saved by AllenNLP, for the ELMo in it; or a language model of PyTorch's word_language_model, AWD-LSTM,
+            fastai, Flair or Stanza.
         destination: The output folder; with --to onnx or gensim, the output file.
         to: The target format: onnx (the vectors of a bidirectional model, for onnxruntime); gensim (words and their
             vectors, for KeyedVectors.load); projector (the same, for tensorboard --logdir); hub (any model folder, with

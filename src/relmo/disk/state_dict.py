@@ -1,4 +1,4 @@
-"""Tensors saved by `torch.save`, read as data: no code in the file is run.
+"""Tensors and modules saved by `torch.save`, read as data: no code in the file is run.
 
 Such a file is a pickle, a program for a stack machine, and next to it the numbers. Since torch 1.6 it is a zip archive
 with `data.pkl` and a member for each storage. Before, it was five pickles (a magic number, a version, facts on the
@@ -13,7 +13,9 @@ machine, the dictionary, the storages' keys), then each storage: its length in e
 import math
 import pickletools
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -26,6 +28,7 @@ from relmo.errors import ModelError, describe_os_error, quote
 
 _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
 _MAX_INSTRUCTIONS = 1_000_000  # a model has some hundreds
+_MAX_MODULES, _MAX_NAME = 1000, 500
 _TYPES: dict[str, np.dtype[Any]] = {
     "FloatStorage": np.dtype("<f4"),
     "HalfStorage": np.dtype("<f2"),
@@ -60,6 +63,14 @@ class _Tensor(NamedTuple):
     strides: tuple[int, ...]
 
 
+@dataclass(eq=False)
+class PickledObject:
+    """Object of a class that is not imported: the name of the class, and the object's attributes."""
+
+    name: str
+    state: dict[Any, Any] = field(default_factory=dict)
+
+
 class StoredTensor(NamedTuple):
     """Shape of a tensor in a file, and a function that reads its numbers."""
 
@@ -73,41 +84,103 @@ StorageReader = Callable[[], bytes]
 def read_state_dict(path: Path, where: str | None = None) -> dict[str, StoredTensor]:
     """Return the tensors of a file by name. Errors call the file `where`."""
     where = str(path) if where is None else where
-    storages: dict[str, StorageReader]
-    try:
-        if zipfile.is_zipfile(path):
-            with open_zip(path) as archive:
-                members = {info.filename: Member(path, info) for info in archive.infolist()}
-            (pickle_name,) = [name for name in members if name.endswith("/data.pkl")] or [""]
-            if not pickle_name:
-                raise ValueError("the archive has no data.pkl")
-            prefix = f"{pickle_name.removesuffix('data.pkl')}data/"
-            tensors = _PickleReader().run(BytesIO(members[pickle_name].read()))
-            storages = {name.removeprefix(prefix): m.read for name, m in members.items() if name.startswith(prefix)}
-        else:
-            with path.open("rb") as file:
-                if _PickleReader().run(file) != _MAGIC or _PickleReader().run(file) != _VERSION:
-                    raise ValueError("it has another header")
-                _PickleReader().run(file)
-                reader = _PickleReader()
-                tensors = reader.run(file)
-                storages = {}
-                for key in _PickleReader().run(file):
-                    storage = reader.storages[key]
-                    numel = int.from_bytes(file.read(8), "little")
-                    if numel != storage.numel:
-                        raise ValueError(f"storage {quote(key)} has {numel:,} numbers, not {storage.numel:,}")
-                    storages[key] = partial(_read_range, path, file.tell(), numel * storage.dtype.itemsize)
-                    file.seek(numel * storage.dtype.itemsize, 1)
-                if file.tell() > path.stat().st_size:
-                    raise ValueError("it is truncated")
+    with _format_errors(where):
+        tensors, storages = _read_torch(path, _PickleReader)
         if not isinstance(tensors, dict) or not all(isinstance(name, str) for name in tensors):
             raise ValueError("it holds no dictionary of tensors")
         return {name: _make_stored(name, tensor, storages, where) for name, tensor in tensors.items()}
+
+
+def read_objects(path: Path) -> "SavedObjects":
+    """Return what a file of `torch.save` holds."""
+    with _format_errors(str(path)):
+        value, storages = _read_torch(path, _ObjectReader)
+        return SavedObjects(value, storages, str(path))
+
+
+def read_plain_pickle(path: Path) -> Any:
+    """Return the numbers, strings, lists and dictionaries of a pickle."""
+    with _format_errors(str(path)), path.open("rb") as file:
+        return _ObjectReader().run(file)
+
+
+class SavedObjects(NamedTuple):
+    """Contents of a file: numbers, strings, lists, dictionaries, `PickledObject`s, and its tensors."""
+
+    value: Any
+    storages: dict[str, StorageReader]
+    where: str
+
+    def find_tensors(self, value: Any) -> dict[str, StoredTensor]:
+        """Return the tensors of a dictionary of tensors, or of a module and its submodules, by name."""
+        with _format_errors(self.where):
+            named = _walk_module(value) if isinstance(value, PickledObject) else value
+            pairs = named.items() if isinstance(named, dict) else named
+            return {
+                name: _make_stored(name, tensor, self.storages, self.where)
+                for name, tensor in pairs
+                if isinstance(name, str) and isinstance(tensor, _Tensor)
+            }
+
+
+def _walk_module(module: PickledObject) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors of a module and its submodules with their names; a file may claim any nesting of them."""
+    todo = [("", module)]
+    for _ in range(_MAX_MODULES):
+        if not todo:
+            return
+        prefix, current = todo.pop()
+        for kind in ("_parameters", "_buffers"):
+            tensors = current.state.get(kind)
+            for name, tensor in tensors.items() if isinstance(tensors, dict) else ():
+                yield f"{prefix}{name}", tensor
+        modules = current.state.get("_modules")
+        for name, inner in modules.items() if isinstance(modules, dict) else ():
+            if isinstance(inner, PickledObject):
+                todo.append((f"{prefix}{name}."[:_MAX_NAME], inner))
+    raise ValueError("it has too many modules")
+
+
+@contextmanager
+def _format_errors(where: str) -> Iterator[None]:
+    try:
+        yield
     except ModelError:
         raise
     except _FORMAT_ERRORS as error:
         raise ModelError(f"{where}: is not a file of tensors saved by torch ({describe_os_error(error)})") from error
+
+
+def _read_torch(path: Path, make_reader: type["_PickleReader"]) -> tuple[Any, dict[str, StorageReader]]:
+    """Return the pickled value of a file, and functions that read its storages."""
+    storages: dict[str, StorageReader]
+    if zipfile.is_zipfile(path):
+        with open_zip(path) as archive:
+            members = {info.filename: Member(path, info) for info in archive.infolist()}
+        (pickle_name,) = [name for name in members if name.endswith("/data.pkl")] or [""]
+        if not pickle_name:
+            raise ValueError("the archive has no data.pkl")
+        prefix = f"{pickle_name.removesuffix('data.pkl')}data/"
+        value = make_reader().run(BytesIO(members[pickle_name].read()))
+        storages = {name.removeprefix(prefix): m.read for name, m in members.items() if name.startswith(prefix)}
+        return value, storages
+    with path.open("rb") as file:
+        if _PickleReader().run(file) != _MAGIC or _PickleReader().run(file) != _VERSION:
+            raise ValueError("it has another header")
+        _PickleReader().run(file)
+        reader = make_reader()
+        value = reader.run(file)
+        storages = {}
+        for key in _PickleReader().run(file):
+            storage = reader.storages[key]
+            numel = int.from_bytes(file.read(8), "little")
+            if numel != storage.numel:
+                raise ValueError(f"storage {quote(key)} has {numel:,} numbers, not {storage.numel:,}")
+            storages[key] = partial(_read_range, path, file.tell(), numel * storage.dtype.itemsize)
+            file.seek(numel * storage.dtype.itemsize, 1)
+        if file.tell() > path.stat().st_size:
+            raise ValueError("it is truncated")
+    return value, storages
 
 
 def _read_range(path: Path, start: int, size: int) -> bytes:
@@ -143,6 +216,8 @@ def _make_stored(name: str, tensor: Any, storages: dict[str, StorageReader], whe
 
 class _PickleReader:
     """Interpreter of the pickle instructions that a dictionary of tensors needs; any other is an error."""
+
+    key_types: tuple[type, ...] = (str,)  # hashing nested tuples could take exponential time
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -181,9 +256,12 @@ class _PickleReader:
                 stack[-1].extend(values)
             elif name in ("SETITEM", "SETITEMS"):
                 values = self._pop(2 if name == "SETITEM" else None)
-                stack[-1].update(_string_dict(zip(values[::2], values[1::2], strict=True)))
+                self._update(stack[-1], zip(values[::2], values[1::2], strict=True))
             elif name == "BINPERSID":  # ("storage", type, key, location, numel, …)
                 identity = stack.pop()
+                if isinstance(identity, tuple) and identity[:1] == ("module",):  # class and source code, old files
+                    stack.append(identity[1])
+                    continue
                 if not isinstance(identity, tuple) or len(identity) < 5 or identity[0] != "storage":
                     raise ValueError("it holds more than tensors")
                 _, kind, key, _, numel, *view = identity
@@ -196,7 +274,7 @@ class _PickleReader:
                 function, arguments = self._pop(2)
                 match function:
                     case _Name("collections", "OrderedDict"):
-                        stack.append(_string_dict(*arguments) if arguments else {})
+                        stack.append(self._update({}, *arguments) if arguments else {})
                     case _Name("torch._utils", "_rebuild_tensor_v2" | "_rebuild_tensor"):
                         storage, offset, shape, strides = arguments[:4]
                         is_valid = isinstance(storage, _Storage)
@@ -205,15 +283,34 @@ class _PickleReader:
                         stack.append(_Tensor(storage, offset, shape, strides))
                     case _Name("torch._utils", "_rebuild_parameter"):
                         stack.append(arguments[0])
-                    case _Name(module, attribute):
-                        raise ValueError(f"it asks for {quote(f'{module}.{attribute}')}, which tensors do not need")
+                    case _Name():
+                        stack.append(self.make_object(function, arguments))
                     case _:
                         raise ValueError("it calls something that is not a function")
-            elif name == "BUILD":  # attributes of an OrderedDict: torch's version notes
-                stack.pop()
+            elif name == "BUILD":
+                attributes = stack.pop()
+                self.set_attributes(stack[-1], attributes)
             else:
-                raise ValueError(f"it has the instruction {name}, which tensors do not need")
+                self.run_other(name, argument)
         raise ValueError("it ends too early")
+
+    def make_object(self, function: _Name, arguments: Any) -> Any:
+        """Return the result of a call that no tensor needs."""
+        raise ValueError(f"it asks for {quote(f'{function.module}.{function.name}')}, which tensors do not need")
+
+    def set_attributes(self, target: Any, attributes: Any) -> None:
+        """Set the attributes of an object; those of an OrderedDict are torch's version notes."""
+
+    def run_other(self, name: str, argument: Any) -> None:
+        """Run an instruction that no tensor needs."""
+        raise ValueError(f"it has the instruction {name}, which tensors do not need")
+
+    def _update(self, target: dict[Any, Any], pairs: Iterable[Any]) -> dict[Any, Any]:
+        pairs = list(pairs)
+        if not all(isinstance(key, self.key_types) for key, _ in pairs):
+            raise ValueError(f"a key is not {' or '.join(kind.__name__ for kind in self.key_types)}")
+        target.update(pairs)
+        return target
 
     def _pop(self, count: int | None) -> list[Any]:
         """Pop `count` values, by default all above the last mark."""
@@ -223,6 +320,47 @@ class _PickleReader:
         values = self.stack[start:]
         del self.stack[start:]
         return values
+
+
+class _ObjectReader(_PickleReader):
+    """Interpreter that also reads objects, whose classes stay names, and other built-in types."""
+
+    key_types = (str, bytes, int)
+
+    def make_object(self, function: _Name, arguments: Any) -> Any:
+        if function == _Name("_codecs", "encode") and isinstance(arguments[0], str):  # bytes in protocol 2
+            return arguments[0].encode("latin-1")
+        if function in (_Name("copy_reg", "_reconstructor"), _Name("copyreg", "_reconstructor")):
+            function = arguments[0]
+        if not isinstance(function, _Name):
+            raise ValueError("it makes an object of something that is not a class")
+        return PickledObject(f"{function.module}.{function.name}")
+
+    def set_attributes(self, target: Any, attributes: Any) -> None:
+        if isinstance(attributes, tuple) and len(attributes) == 2:  # of __dict__ and of __slots__
+            attributes = attributes[0]
+        if isinstance(target, PickledObject) and isinstance(attributes, dict):
+            target.state = attributes
+
+    def run_other(self, name: str, argument: Any) -> None:
+        stack = self.stack
+        if name in ("BINBYTES", "SHORT_BINBYTES", "BINBYTES8"):
+            stack.append(argument)
+        elif name == "STACK_GLOBAL":
+            module, attribute = self._pop(2)
+            if not isinstance(module, str) or not isinstance(attribute, str):
+                raise ValueError("the name of a class is not a string")
+            stack.append(_Name(module, attribute))
+        elif name == "NEWOBJ":
+            function, arguments = self._pop(2)
+            stack.append(self.make_object(function, arguments))
+        elif name == "EMPTY_SET":
+            stack.append([])
+        elif name == "ADDITEMS":
+            values = self._pop(None)
+            stack[-1].extend(values)
+        else:
+            super().run_other(name, argument)
 
 
 _VALUES = {
@@ -237,11 +375,3 @@ _FACTORIES: dict[str, Callable[[], Any]] = {
     "EMPTY_LIST": list,
     "EMPTY_TUPLE": tuple,
 }
-
-
-def _string_dict(pairs: Iterable[Any]) -> dict[str, Any]:
-    """Return a dictionary whose keys must be strings: hashing nested tuples could take exponential time."""
-    pairs = list(pairs)
-    if not all(isinstance(key, str) for key, _ in pairs):
-        raise ValueError("a key is not a string")
-    return dict(pairs)

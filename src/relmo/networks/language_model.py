@@ -8,6 +8,7 @@ trained by gradient descent are `NeuralLM`s, which also have `loss(window, carry
     Bengio et al. 2003, A neural probabilistic language model (fixed window)
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -84,10 +85,10 @@ class Encoder(nn.Module):
     def __init__(self, settings: LanguageModelSettings, *, vocab_size: int):
         super().__init__()
         size = settings.embedding or settings.hidden
+        last = replace(settings, hidden=settings.last_hidden or settings.hidden)
         recurrent = Recurrent(
-            cell_of(settings),
+            [cell_of(settings)] * (settings.layers - 1) + [cell_of(last)],
             input_size=size,
-            layers=settings.layers,
             residual=settings.residual,
             dropout=settings.dropout,
             variational=settings.variational,

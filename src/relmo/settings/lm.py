@@ -62,6 +62,8 @@ class LanguageModelSettings(f.SettingsSection):
     """Number of recurrent layers."""
     hidden: Annotated[f.Size, NEURAL] = 512
     """Hidden size of each layer (feedforward: of the hidden layer)."""
+    last_hidden: Annotated[f.Size | None, RECURRENT] = None
+    """Hidden size of the last layer, if it is another one, such as that of tied embeddings."""
     embedding: Annotated[f.Size | None, NEURAL] = None
     """Size of the input embeddings. The default is the hidden size."""
     projection: Annotated[f.Size | None, f.Only(cell=partial(cells_with, "projection"))] = None

@@ -36,16 +36,16 @@ _BILM_DIGESTS: WeakKeyDictionary[nn.Module, tuple[Any, str]] = WeakKeyDictionary
 def find_installed(source: PairOrPath | None) -> Path | None:
     """Return the folder of an installed model, if the source is its name and no model of this name is on disk."""
     name = DEFAULT if source is None else source
-    if not isinstance(name, str | Path):
+    model = get_installed(str(name)) if isinstance(name, str | Path) else None
+    if model is None:
         return None
     if source is not None:
-        if is_file(Path(name) / CONFIG):
+        if is_file(Path(model.name) / CONFIG):
             return None
         with suppress(ModelError):  # other files and folders of this name do not count
-            if locate(Path(name)) is not None:
+            if locate(Path(model.name)) is not None:
                 return None
-    model = get_installed(str(name))
-    return None if model is None else model.folder
+    return model.folder
 
 
 class Reference(NamedTuple):

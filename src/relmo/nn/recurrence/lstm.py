@@ -32,6 +32,7 @@ class LSTMCell(StackedCell):
     peephole          the gates also read the memory of their unit: i and f read p * c, o reads p * c'
     coupled           i = 1 - f
     layer_norm        W_i x and W_h h are normalised for all gates together, and c' where h' reads it
+    learned_start     the initial states are parameters, which begin at zero
     """
 
     name = "lstm"
@@ -49,6 +50,7 @@ class LSTMCell(StackedCell):
         peephole: bool = False,
         coupled: bool = False,
         layer_norm: bool = False,
+        learned_start: bool = False,
     ):
         self.blocks = ("f", "g", "o") if coupled else ("i", "f", "g", "o")  # type: ignore[misc]
         super().__init__(input_size, hidden_size, projection)
@@ -65,6 +67,8 @@ class LSTMCell(StackedCell):
         self.gain_ih, self.gain_hh, self.gain_c, self.shift_c = (
             nn.Parameter(torch.empty(size)) if layer_norm else None for size in (rows, rows, hidden_size, hidden_size)
         )
+        self.start_h = nn.Parameter(torch.zeros(projection or hidden_size)) if learned_start else None
+        self.start_c = nn.Parameter(torch.zeros(hidden_size)) if learned_start else None
         is_smaller = projection is None or projection < hidden_size  # required by the fused kernels
         self.fused = "lstm" if is_smaller and not self.options else None
         self.reset_parameters()
@@ -72,8 +76,8 @@ class LSTMCell(StackedCell):
     def quantities(self) -> list[Quantity]:
         H = self.hidden_size
         return [
-            state("h", self.output_size, role="output"),
-            state("c", H),
+            state("h", self.output_size, role="output", initial=0.0 if self.start_h is None else "start_h"),
+            state("c", H, initial=0.0 if self.start_c is None else "start_c"),
             gate("i", H, description="input gate"),
             gate("f", H, description="forget gate"),
             gate("o", H, description="output gate"),
@@ -124,8 +128,9 @@ class LSTMCell(StackedCell):
 
     def _set_forget_bias(self) -> None:
         nn.init.constant_(self.bias_ih[self._forget_rows], self.forget_bias)
-        if self.peephole is not None:
-            nn.init.zeros_(self.peephole)
+        for start in (self.peephole, self.start_h, self.start_c):
+            if start is not None:
+                nn.init.zeros_(start)
         if self.gain_ih is not None:
             for gain in (self.gain_ih, self.gain_hh, self.gain_c):
                 nn.init.ones_(gain)  # type: ignore[arg-type]

@@ -25,6 +25,10 @@ IGNORED_WARNINGS = "RNN module weights are not part|LSTM with projections is not
 warnings.filterwarnings("ignore", IGNORED_WARNINGS, UserWarning)
 
 
+FUSED = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
+"""Parameters of torch's fused functions, in their order."""
+
+
 class RecurrentOutput(NamedTuple):
     """Outputs of the top layer (B, T, O) and, on request, of every layer; the state at each sequence's end."""
 
@@ -35,6 +39,7 @@ class RecurrentOutput(NamedTuple):
 
 class Recurrent(nn.Module):
     """A stack of layers. `make_cell(input_size)` creates one cell; `make_cell("lstm", 512)` returns such a function.
+    Layers of different sizes have one function each, in a list.
 
     bidirectional   each layer reads both ways and concatenates (forward first) before the next layer
     residual        a layer whose input and output sizes agree adds its input to its output
@@ -45,7 +50,7 @@ class Recurrent(nn.Module):
 
     def __init__(
         self,
-        make_cell: Callable[[int], Cell],
+        make_cell: Callable[[int], Cell] | Sequence[Callable[[int], Cell]],
         *,
         input_size: int,
         layers: int = 1,
@@ -61,8 +66,8 @@ class Recurrent(nn.Module):
         self.residual, self.weight_drop, self.fast = residual, weight_drop, fast
         self.dropout = SequenceDropout(dropout, variational=variational)
         self.layers = nn.ModuleList()
-        for _ in range(layers):
-            cells = [make_cell(input_size) for _ in range(self.directions)]
+        for make in [make_cell] * layers if callable(make_cell) else make_cell:
+            cells = [make(input_size) for _ in range(self.directions)]
             input_size = sum(cell.output_size for cell in cells)
             self.layers.append(nn.ModuleList(cells))
         self.output_size = input_size
@@ -87,7 +92,9 @@ class Recurrent(nn.Module):
         states = [tuple(next(tensors) for _ in cell.states) for cells in self.cells for cell in cells]
         fused = self.cells[0][0].fused
         has_shared_mask = self.dropout.variational and self.dropout.p > 0 and self.training
-        if self.fast and fused is not None and not (every_layer or self.residual or has_shared_mask):
+        has_equal_layers = len({cells[0].output_size for cells in self.cells}) == 1
+        is_one_call = has_equal_layers and not (every_layer or self.residual or has_shared_mask)
+        if self.fast and fused is not None and is_one_call:
             weights = [self._drop_weights(cell) for cells in self.cells for cell in cells]
             p = self.dropout.p if self.training else 0.0
             y, states = unroll_fused(fused, weights, x, states, lengths, directions=self.directions, dropout=p)
@@ -201,7 +208,7 @@ def unroll_fused(
     dtype = x.dtype
     if torch.is_autocast_enabled(x.device.type):  # torch's own casting of fused recurrences supports float16 only
         dtype = torch.get_autocast_dtype(x.device.type)
-    x, parameters = x.to(dtype), [w.to(dtype) for cell in weights for w in cell.values()]
+    x, parameters = x.to(dtype), [cell[name].to(dtype) for cell in weights for name in FUSED if name in cell]
     start = [torch.stack(tensors).to(dtype) for tensors in zip(*states, strict=True)]  # each (cells, B, size)
     training = torch.is_grad_enabled()  # cuDNN saves tensors for a backward pass only when training
     flags = (True, len(weights) // directions, dropout, training, directions == 2)
