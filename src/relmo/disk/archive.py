@@ -70,6 +70,14 @@ class _BoundedFile(io.FileIO):
         return super().read(size)
 
 
+def is_zip(path: Path) -> bool:
+    """Return whether a file ends as zip archives do, damaged or not."""
+    try:
+        return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:  # raised for some damage
+        return True
+
+
 @contextmanager
 def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open a zip archive; raise `ModelError` if it is damaged or has too many members."""

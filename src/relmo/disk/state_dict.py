@@ -12,7 +12,6 @@ machine, the dictionary, the storages' keys), then each storage: its length in e
 
 import math
 import pickletools
-import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from relmo.disk.archive import Member, open_zip
+from relmo.disk.archive import Member, is_zip, open_zip
 from relmo.errors import ModelError, describe_os_error, quote
 
 _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
@@ -154,7 +153,7 @@ def _format_errors(where: str) -> Iterator[None]:
 def _read_torch(path: Path, make_reader: type["_PickleReader"]) -> tuple[Any, dict[str, StorageReader]]:
     """Return the pickled value of a file, and functions that read its storages."""
     storages: dict[str, StorageReader]
-    if zipfile.is_zipfile(path):
+    if is_zip(path):
         with open_zip(path) as archive:
             members = {info.filename: Member(path, info) for info in archive.infolist()}
         (pickle_name,) = [name for name in members if name.endswith("/data.pkl")] or [""]

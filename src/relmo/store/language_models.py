@@ -49,14 +49,10 @@ class SavedLM(NamedTuple):
 
 
 def is_language_model(source: str | Path) -> bool:
-    """Return whether this is a file with the tensors of a language model."""
+    """Return whether this is a file with the tensors of a language model; raise `ModelError` if it is damaged."""
     path = Path(source)
-    if not is_file(path) or path.suffix not in SUFFIXES:
-        return False
-    try:
-        return any(EMBEDDING.fullmatch(name) for name in _read(path)[0])
-    except ModelError:
-        return False
+    has_suffix = is_file(path) and path.suffix in SUFFIXES
+    return has_suffix and any(EMBEDDING.fullmatch(name) for name in _read(path)[0])
 
 
 def read_language_model(source: str | Path) -> SavedLM:

@@ -8,7 +8,6 @@ before memory is allocated, and links out of the file are not followed. The form
 import io
 import math
 import os
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice, product
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relmo.disk.archive import MAX_COMPRESSION_RATIO, SIZE_ALLOWANCE, Member, open_zip
+from relmo.disk.archive import MAX_COMPRESSION_RATIO, SIZE_ALLOWANCE, Member, is_zip, open_zip
 from relmo.disk.files import NO_DOWNLOAD, find_url, is_file, parse_json, read_text_file
 from relmo.disk.outputs import atomic, create_hdf5, new_folder
 from relmo.errors import ModelError, SettingError, quote
@@ -103,7 +102,7 @@ def locate(source: PairOrPath) -> Original | None:
         is_weights = suffix in _HDF5
         siblings = [member for member in _list_files(path.parent, "*") if member.has_suffix(*_HDF5) != is_weights]
         return _choose(path.parent if is_weights else path, [Member(path), *siblings])
-    if suffix == ".zip" or zipfile.is_zipfile(path):
+    if suffix == ".zip" or is_zip(path):
         with open_zip(path) as archive:
             members = [Member(path, info) for info in archive.infolist()]
         return _choose(path, members)
