@@ -27,9 +27,11 @@ CELLS = {
     "lstm_projected": {"cell": "lstm", "projection": 16},
     "lstm_tied": {"cell": "lstm", "tied": True},
     "lstm_residual": {"cell": "lstm", "layers": 3, "residual": True},
+    "lstm_awd": {"cell": "lstm", "layers": 3, "last_hidden": 16, "tied": True},
+    "lstm_start": {"cell": "lstm", "cell_options": ("learned_start=true",)},
 }
 KINDS = [
-    (cell, softmax) for cell in CELLS for softmax in SOFTMAXES if not (cell == "lstm_tied" and softmax == "adaptive")
+    (cell, softmax) for cell in CELLS for softmax in SOFTMAXES if "tied" not in CELLS[cell] or softmax != "adaptive"
 ]
 
 
@@ -203,3 +205,26 @@ def test_loss_under_bfloat16_is_near_float32_and_trains(cell: str, softmax: str)
     torch.testing.assert_close(loss.mean, exact.mean, rtol=0.02, atol=0.02)
     loss.mean.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_the_last_layer_may_have_another_size() -> None:
+    model = network("lstm_awd")
+    assert [cells[0].output_size for cells in model.encoder.recurrent.cells] == [32, 32, 16]
+    assert model.bottleneck is None
+    assert model.softmax.weight is model.encoder.embedding.weight
+
+
+def test_a_learned_initial_state_is_trained_and_the_fused_layers_start_from_it() -> None:
+    model = network("lstm_start")
+    cells = [cell for cells in model.encoder.recurrent.cells for cell in cells]
+    starts = [parameter for cell in cells for parameter in (cell.start_h, cell.start_c)]
+    inputs, targets = random_text(3, 6)
+    gradients = torch.autograd.grad(model.loss(Window(inputs, targets), None).mean, starts)
+    assert all(gradient.abs().sum() > 0 for gradient in gradients)
+    with torch.no_grad():
+        for start in starts:
+            start.normal_()
+        fused, _ = model.nll(inputs, targets, model.initial_state(3))
+        model.encoder.recurrent.fast = False
+        stepped, _ = model.nll(inputs, targets, model.initial_state(3))
+    torch.testing.assert_close(fused, stepped, rtol=1e-5, atol=1e-5)
