@@ -202,3 +202,18 @@ def test_conllu_has_nothing_to_choose(tmp_path: Path) -> None:
     for asked in ({"columns": TableColumns("text")}, {"split": "sentences"}):
         with pytest.raises(CorpusError, match=r"a.conllu: .*no columns"):
             read_texts(path, **asked)  # type: ignore[arg-type]
+
+
+def test_fasta_has_sequences_of_single_letters(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.fasta", "\n>sp|P1|A protein A\nMKt\nLV*\n\n>second\nAC\n>empty\n")
+    texts = list(read_texts(path))
+    assert [(text.name, "".join(text.words or ())) for text in texts] == [
+        ("sp|P1|A", "MKTLV"),
+        ("second", "AC"),
+        ("empty", ""),
+    ]
+    assert [text.line for text in texts] == [2, 6, 8]
+    with pytest.raises(CorpusError, match="no columns"):
+        read_texts(path, split="sentences")
+    with pytest.raises(CorpusError, match=r"b.faa:1: .*header"):
+        list(read_texts(write(tmp_path / "b.faa", "MKT\n")))

@@ -72,7 +72,8 @@ def embed(
         relmo embed texts/ --engine ray --workers 8 --out vectors/
 
     Args:
-        file: Text (also .gz, .xz, .zst), a sentence per line; .conllu; .csv, .tsv, .parquet. By default standard input.
+        file: Text (also .gz, .xz, .zst), a sentence per line; .conllu; .csv, .tsv, .parquet; .fasta. By default
+            standard input.
         out: The output file: .h5, .parquet, .npz or .safetensors. Sentences are numbered from 0. .h5, .npz and
             .safetensors have one array per sentence, .parquet one row per word. .h5 and .parquet also have the words
             and their offsets.

@@ -1,7 +1,8 @@
-"""Texts to be embedded, scored or labelled: a sentence per line, CoNLL-U, a column of a table, or prose (paragraphs,
-which extend to the next empty line and are split into sentences)."""
+"""Texts to be embedded, scored or labelled: a sentence per line, CoNLL-U, a column of a table, prose (paragraphs, which
+extend to the next empty line and are split into sentences), or FASTA (proteins, whose words are single letters)."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -10,13 +11,14 @@ import numpy as np
 
 from relmo.disk.files import read_parquet_rows
 from relmo.errors import CorpusError, quote
-from relmo.text.corpus import Errors, is_conllu, read_conllu, read_lines
+from relmo.text.corpus import Errors, has_suffix, is_conllu, read_conllu, read_lines
 from relmo.text.readers.tables import TEXT, TableRow, is_table, table_rows
 from relmo.text.tokenize import split_tokens, tokenize
 
 Split = Literal["lines", "sentences"]
 
 PARQUET = ".parquet"
+is_fasta = partial(has_suffix, pattern=r"\.(fasta|faa)")
 MAX_WRAPPED_LINE = 120  # characters of a line in a paragraph of several lines
 MAX_PARAGRAPH = 1 << 20  # characters; a longer one is cut at a line end
 
@@ -47,14 +49,17 @@ def read_texts(
     errors: Errors = "strict",
 ) -> Iterator[SourceText]:
     """Yield the texts of a file. Standard input and files with other suffixes are tables if a column is given."""
-    if is_conllu(path) and (columns != TableColumns() or split != "lines"):
-        raise CorpusError(f"{path}: CoNLL-U has sentences and no columns; omit --column, --id and --split")
+    if (is_conllu(path) or is_fasta(path)) and (columns != TableColumns() or split != "lines"):
+        kind = "FASTA has sequences" if is_fasta(path) else "CoNLL-U has sentences"
+        raise CorpusError(f"{path}: {kind} and no columns; omit --column, --id and --split")
     if is_table(path) or str(path).lower().endswith(PARQUET) or columns != TableColumns():
         texts = _table_texts(path, columns, errors)
         return _split_sentences(texts) if split == "sentences" else texts
     if is_conllu(path):
         words = enumerate(read_conllu(path, errors=errors), start=1)
         return (SourceText(" ".join(sentence), sentence, number) for number, sentence in words)
+    if is_fasta(path):
+        return _fasta_texts(path, errors)
     lines = _line_texts(path, errors)
     return _split_sentences(_paragraphs(lines)) if split == "sentences" else lines
 
@@ -110,6 +115,27 @@ def _line_texts(path: str | Path, errors: Errors) -> Iterator[SourceText]:
             number += 1
     if pieces:
         yield SourceText("".join(pieces), line=number, ended=False)
+
+
+def _fasta_texts(path: str | Path, errors: Errors) -> Iterator[SourceText]:
+    """Yield each sequence in upper case, with the first word of its header as its name; a final * is left out."""
+    name, start, parts = None, 1, list[str]()
+
+    def make_text() -> SourceText:
+        letters = list("".join(parts).upper().removesuffix("*"))
+        return SourceText(" ".join(letters), letters, start, name=name)
+
+    for number, line in enumerate(read_lines(path, errors=errors), start=1):
+        if line.text.startswith(">"):
+            if name is not None:
+                yield make_text()
+            name, start, parts = next(iter(line.text[1:].split()), ""), number, []
+        elif name is not None:
+            parts += line.text.split()
+        elif line.text.strip():
+            raise CorpusError(f"{path}:{number}: a FASTA file starts with a header, which begins with >")
+    if name is not None:
+        yield make_text()
 
 
 def _table_texts(path: str | Path, columns: TableColumns, errors: Errors) -> Iterator[SourceText]:
