@@ -143,7 +143,7 @@ def make_sharded(folder: Path) -> None:
     model.save_pretrained(folder)
     (folder / "model.safetensors").unlink()
     megabyte, store_folder.MB = store_folder.MB, 30_000
-    record = store_folder.write_weights(folder, model.tensors(), "int8", 1)
+    record = store_folder.write_weights(folder, store_folder.encode_weights(model.tensors(), "int8"), "int8", 1)
     store_folder.MB = megabyte
     write_json(folder / CONFIG, read_config(folder) | {"stored": record._asdict()})
 

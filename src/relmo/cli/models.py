@@ -143,7 +143,7 @@ def convert(
     *,
     to: Literal["onnx", "gensim", "projector", "hub"] | None = None,
     weights: Path | None = None,
-    precision: Literal["float32", "float16", "int8"] | None = None,
+    precision: Literal["float32", "float16", "int8", "nf4"] | None = None,
     shard_mb: int | None = None,
     card: Path | None = None,
     overwrite: Overwrite = False,
@@ -173,8 +173,9 @@ def convert(
             vectors, for KeyedVectors.load); projector (the same, for tensorboard --logdir); hub (any model folder, with
             a model card for the Hugging Face hub).
         weights: The original weights, if they are not next to the options.
-        precision: The stored precision of the weights: float32, float16 (half the size) or int8 (a quarter: integers
-            with a float16 scale per 512 values of a row; biases in float16). Loading converts them to float32.
+        precision: The stored precision of the weights: float32, float16 (half the size), int8 (a quarter: integers
+            with a float16 scale per 512 values of a row; biases in float16) or nf4 (the matrices of recurrent layers in
+            four bits, others as in int8). Loading converts them to float32.
         shard_mb: Split the weights into files of at most this many megabytes.
         card: A file to use as the model card, README.md. By default the card of a model folder is kept. A section with
             the checksums of the weights is added.

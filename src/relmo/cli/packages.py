@@ -97,7 +97,7 @@ def package(
     *,
     name: str,
     version: str = "1.0.0",
-    precision: Literal["float32", "float16", "int8"] | None = None,
+    precision: Literal["float32", "float16", "int8", "nf4"] | None = None,
     shard_mb: int | None = None,
     card: Path | None = None,
     description: Describing = DESCRIPTION,

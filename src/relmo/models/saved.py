@@ -29,9 +29,13 @@ from relmo.store.folder import (
     VOCABULARY,
     WEIGHTS,
     StoredPrecision,
+    TensorForm,
+    encode_weights,
+    encoded_forms,
     load_weights,
     named_tensors,
     read_config,
+    read_encoded,
     read_record,
     read_settings,
     save_config,
@@ -59,6 +63,7 @@ PRECISIONS: dict[StoredPrecision, str] = {
     "float32": "in float32",
     "float16": "in float16",
     "int8": "in int8, a float16 scale for each 512 numbers of a row; biases and small tensors in float16",
+    "nf4": "in NF4 (recurrent layers, a float16 scale for each 64 numbers of a row) and int8; biases in float16",
 }
 MAX_CARD_BYTES = 1 << 20
 
@@ -276,7 +281,7 @@ def pack(
     given; its section on the stored weights, with their checksums, is renewed. Files of the training run, and word
     vectors as text, are left out.
 
-    precision   precision of stored weights: float32, float16 or int8; None keeps it; loaded weights are float32
+    precision   precision of stored weights: float32, float16, int8 or nf4; None keeps it; loaded weights are float32
     shard_mb    maximum size of a weight file in megabytes; by default there is one file
     card        file with another README.md for the folder
     about       entries of `about` in config.json, over those that it has: text, languages, license
@@ -300,7 +305,13 @@ def pack(
                     shutil.copytree(Path(source) / name, folder / name)
         (folder / VECTORS).unlink(missing_ok=True)
         config = read_config(folder)
-        record = write_weights(folder, model.tensors(), precision or read_record(folder, config).precision, shard_mb)
+        kept = read_record(folder, config)
+        if precision in (None, kept.precision) and kept.digests:  # encoded once only
+            forms = {name: TensorForm(tuple(t.shape), t.dtype) for name, t in model.tensors().items()}
+            stored = read_encoded(Path(source), kept, encoded_forms(forms, kept.precision))  # type: ignore[arg-type]
+        else:
+            stored = encode_weights(model.tensors(), precision or kept.precision)
+        record = write_weights(folder, stored, precision or kept.precision, shard_mb)
         if text is None:
             text = _read_card(folder / CARD) if (folder / CARD).is_file() else f"# {folder.name}\n"
             text = text.replace(ABOUT_VECTORS + "\n", "")

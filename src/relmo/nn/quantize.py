@@ -15,6 +15,7 @@ column w_k, W m = sum_k (w_k / l_k) (l_k m_k), and every cell has the same share
 (Xiao et al. 2023, SmoothQuant, use activations, too.)
 """
 
+import math
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -26,6 +27,16 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 BLOCK = 512  # numbers that share a scale
 MAX_INT8 = 127
+GROUP = 64  # numbers that share a scale in NF4
+CLIPS = (1.0, 0.95, 0.9, 0.85, 0.8)
+MIN_LENGTH = 1e-7  # of a column; smaller ones are 0 in float16
+# fmt: off
+NF4_LEVELS = (
+    -1.0, -0.6961928, -0.5250731, -0.3949175, -0.2844414, -0.1847734, -0.0910500, 0.0,
+    0.0795803, 0.1609302, 0.2461123, 0.3379152, 0.4407098, 0.5626170, 0.7229568, 1.0,
+)
+# fmt: on
+"""Levels of NormalFloat, a quantile each of normally distributed numbers."""
 
 
 class Quantized(NamedTuple):
@@ -52,6 +63,47 @@ def quantize(x: Tensor, *, scales: torch.dtype = torch.float32) -> Quantized:
     inverse = torch.where(scale > 0, inverse, 0.0)
     values = (blocks * inverse.unsqueeze(-1)).round().clamp(-MAX_INT8, MAX_INT8).nan_to_num(0.0)
     return Quantized(values.flatten(-2)[..., :size], scale)
+
+
+class NormalFloat(NamedTuple):
+    """Numbers (…, N, K) as level * scale * length: the indices of levels, two in a byte (…, N, K / 2), the first in the
+    lower half; a scale per GROUP of a row; and the length of each column (…, 1, K), as in `level_columns`."""
+
+    levels: Tensor
+    scale: Tensor
+    length: Tensor
+
+    def numbers(self) -> Tensor:
+        """Return the numbers (…, N, K)."""
+        size = self.length.shape[-1]
+        indices = torch.stack([self.levels & 15, self.levels >> 4], dim=-1).flatten(-2)[..., :size]
+        scale = self.scale.float().repeat_interleave(GROUP, dim=-1)[..., :size]
+        return torch.tensor(NF4_LEVELS)[indices.long()] * scale * self.length.float()
+
+
+def quantize_nf4(x: Tensor) -> NormalFloat:
+    """Quantize numbers (…, N, K) to the 16 levels of NF4, with scales and lengths in float16.
+
+    Of CLIPS, the shares of the largest magnitude that become the largest level, each group has the one with the
+    smallest squared error. A number that is not finite makes its scale so. (Dettmers et al. 2023, QLoRA)"""
+    _, length = level_columns(x)
+    length = length.half().float().clamp(min=MIN_LENGTH).unsqueeze(-2)
+    groups = pad(x / length, (0, -x.shape[-1] % GROUP)).unflatten(-1, (-1, GROUP))
+    largest = groups.abs().amax(dim=-1)
+    levels = torch.tensor(NF4_LEVELS)
+    limits = (levels[1:] + levels[:-1]) / 2
+    best = torch.full_like(largest, math.inf)
+    scale, indices = torch.zeros_like(largest), torch.zeros_like(groups, dtype=torch.uint8)
+    for clip in CLIPS:
+        candidate = (largest * clip).half().float()
+        inverse = torch.where(candidate != 0, 1 / candidate, 0.0).unsqueeze(-1)
+        nearest = torch.bucketize(groups * inverse, limits)
+        error = (groups - levels[nearest] * candidate.unsqueeze(-1)).square().sum(dim=-1)
+        is_better = ~(error >= best)
+        best, scale = torch.where(is_better, error, best), torch.where(is_better, candidate, scale)
+        indices = torch.where(is_better.unsqueeze(-1), nearest.to(torch.uint8), indices)
+    halves = pad(indices.flatten(-2)[..., : x.shape[-1]], (0, x.shape[-1] % 2)).unflatten(-1, (-1, 2))
+    return NormalFloat(halves[..., 0] | (halves[..., 1] << 4), scale.half(), length.half())
 
 
 def level_columns(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,8 @@ digest of themselves; config.json holds those of text files, and the precision i
     float16   rounded to float16
     int8      matrices of 64 x 64 and larger as integers from -127 to 127, with a float16 scale per 512 entries of a row
               (`nn/quantize.py`) under the tensor's name and ":scale"; smaller tensors and biases in float16
+    nf4       matrices of recurrent layers in four bits, with a float16 scale per 64 entries and a float16 length per
+              column, under the name and ":length"; others as in int8
 
 Weights may be in shards, model-00001-of-00003.safetensors and so on. A tensor that does not fit continues with its
 later rows in the next shard, under the same name. Names, types, shapes and sizes in the files are compared with the
@@ -18,7 +20,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
@@ -44,7 +46,7 @@ from relmo.disk.files import (
 )
 from relmo.disk.outputs import atomic
 from relmo.errors import ModelError, SettingError, quote
-from relmo.nn.quantize import BLOCK, Quantized, quantize
+from relmo.nn.quantize import BLOCK, GROUP, NormalFloat, Quantized, quantize, quantize_nf4
 from relmo.settings.kinds import settings_class
 from relmo.store.installed import CONFIG, DEFAULT, installed_names
 
@@ -62,12 +64,20 @@ MODEL_FILES = re.compile(
     r"|run|last|bilm|vectors|tensorboard|seed-\d+"
 )
 """Names of files and folders that relmo writes to a model folder."""
-StoredPrecision = Literal["float32", "float16", "int8"]
+StoredPrecision = Literal["float32", "float16", "int8", "nf4"]
 STORED_PRECISIONS: tuple[StoredPrecision, ...] = get_args(StoredPrecision)
-TYPES = {"F32": torch.float32, "F16": torch.float16, "I8": torch.int8, "I64": torch.int64}  # safetensors names
-SCALE = ":scale"
-MIN_INT8_SIZE = 64  # rows and columns of a matrix for which int8 pays off
+TYPES = {
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "I64": torch.int64,
+}  # safetensors names
+SCALE, LENGTH = ":scale", ":length"
+MIN_INTEGER_SIZE = 64  # rows and columns of a matrix for which integers pay off
 PATTERN = "model*.safetensors"
+RECURRENT = re.compile(r"(.*\.)?weight_[a-z]{2}")
+"""Matrices of recurrent layers, which are most of a model and lose least in four bits."""
 RANDOM = ("normal_", "uniform_", "kaiming_uniform_", "orthogonal_")
 MB = 1_000_000
 MAX_FILES = 10_000
@@ -264,13 +274,44 @@ def save_weights(folder: Path, network: nn.Module) -> None:
             path.unlink()
 
 
-def write_weights(
-    folder: Path, tensors: dict[str, Tensor], precision: StoredPrecision, shard_mb: int | None
-) -> WeightsRecord:
-    """Write weights in one file, or in files of at most `shard_mb` megabytes (unless a row is longer)."""
+def encode_weights(tensors: dict[str, Tensor], precision: StoredPrecision) -> dict[str, Tensor]:
+    """Return the tensors as they are stored."""
     stored: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         stored |= encode_tensor(name, tensor.detach().cpu(), precision)
+    return stored
+
+
+def read_encoded(folder: Path, record: WeightsRecord, forms: dict[str, TensorForm]) -> dict[str, Tensor]:
+    """Return the tensors of a folder as they are stored, in these forms; raise `ModelError` if one is not finite."""
+    parts: dict[str, list[Tensor]] = {}
+    for file_name, file_digest in zip(record.names, record.digests or (None,), strict=True):
+        for name, tensor in read_tensors(folder / file_name, file_digest)[0].items():
+            has_floats = tensor.is_floating_point() and tensor.numel() > 0
+            if has_floats and not all(math.isfinite(extreme) for extreme in tensor.aminmax()):
+                raise ModelError(
+                    f"{folder / file_name}: '{name}' has numbers that are not finite (NaN, infinity); restore it from "
+                    "a copy or train again"
+                )
+            parts.setdefault(name, []).append(tensor)
+    return {
+        name: tensors[0] if len(tensors) == 1 else torch.cat(tensors).reshape(forms[name].shape)
+        for name, tensors in parts.items()
+    }
+
+
+def encoded_forms(tensors: Mapping[str, TensorForm], precision: StoredPrecision) -> dict[str, TensorForm]:
+    """Return the forms in which the tensors of a network are stored."""
+    forms: dict[str, TensorForm] = {}
+    for name, form in tensors.items():
+        forms |= stored_forms(name, form, precision)
+    return forms
+
+
+def write_weights(
+    folder: Path, stored: dict[str, Tensor], precision: StoredPrecision, shard_mb: int | None
+) -> WeightsRecord:
+    """Write encoded weights in one file, or in files of at most `shard_mb` megabytes (unless a row is longer)."""
     shards = list(split_shards(stored, None if shard_mb is None else shard_mb * MB))
     names = WeightsRecord(precision, ("",) * len(shards)).names
     digests = (write_tensors(folder / name, shard) for name, shard in zip(names, shards, strict=True))
@@ -313,6 +354,8 @@ def encode_tensor(name: str, tensor: Tensor, precision: StoredPrecision) -> dict
     if dtype == torch.int8:
         quantized = quantize(tensor, scales=torch.float16)
         stored = {name: quantized.values.to(torch.int8), name + SCALE: quantized.scale.to(torch.float16)}
+    elif dtype == torch.uint8:
+        stored = dict(zip((name, name + SCALE, name + LENGTH), quantize_nf4(tensor), strict=True))
     else:
         stored = {name: tensor.to(torch.float16)}
     if not all(part.isfinite().all() for part in stored.values()):
@@ -322,6 +365,8 @@ def encode_tensor(name: str, tensor: Tensor, precision: StoredPrecision) -> dict
 
 def decode_tensor(name: str, stored: dict[str, Tensor]) -> Tensor:
     """Return the tensor that `encode_tensor` stored, up to rounding."""
+    if name + LENGTH in stored:
+        return NormalFloat(stored[name], stored[name + SCALE], stored[name + LENGTH]).numbers()
     if name + SCALE in stored:
         return Quantized(stored[name].float(), stored[name + SCALE].float()).numbers()
     return stored[name]
@@ -332,9 +377,16 @@ def stored_forms(name: str, tensor: TensorForm, precision: StoredPrecision) -> d
     shape, dtype = tensor
     if precision == "float32" or dtype != torch.float32:
         return {name: tensor}
-    if precision == "int8" and len(shape) > 1 and min(shape[-2:]) >= MIN_INT8_SIZE:
-        scales = (*shape[:-1], -(-shape[-1] // BLOCK))
-        return {name: TensorForm(shape, torch.int8), name + SCALE: TensorForm(scales, torch.float16)}
+    if precision in ("int8", "nf4") and len(shape) > 1 and min(shape[-2:]) >= MIN_INTEGER_SIZE:
+        *rows, size = shape
+        if precision == "nf4" and RECURRENT.fullmatch(name):
+            return {
+                name: TensorForm((*rows, -(-size // 2)), torch.uint8),
+                name + SCALE: TensorForm((*rows, -(-size // GROUP)), torch.float16),
+                name + LENGTH: TensorForm((*rows[:-1], 1, size), torch.float16),
+            }
+        scales = TensorForm((*rows, -(-size // BLOCK)), torch.float16)
+        return {name: TensorForm(shape, torch.int8), name + SCALE: scales}
     return {name: TensorForm(shape, torch.float16)}
 
 
@@ -353,9 +405,7 @@ class SkipInit(TorchFunctionMode):
 def load_weights(folder: Path, config: dict[str, Any], make: Callable[[], N]) -> N:
     """Return the network of `make` with the weights of the folder, whose headers are compared with it before."""
     record = read_record(folder, config)
-    expected: dict[str, TensorForm] = {}
-    for name, form in _network_forms(folder, make).items():
-        expected |= stored_forms(name, form, record.precision)
+    expected = encoded_forms(_network_forms(folder, make), record.precision)
     forms: dict[str, list[TensorForm]] = {}
     for file_name in record.names:
         with open_tensors(folder / file_name) as file:
@@ -369,20 +419,7 @@ def load_weights(folder: Path, config: dict[str, Any], make: Callable[[], N]) ->
                 f"{folder / record.names[0]}: does not match config.json: '{name}' is {actual or 'missing'}, "
                 f"expected {expected.get(name) or 'nothing'}"
             )
-    parts: dict[str, list[Tensor]] = {}
-    for file_name, file_digest in zip(record.names, record.digests or (None,), strict=True):
-        for name, tensor in read_tensors(folder / file_name, file_digest)[0].items():
-            has_floats = tensor.is_floating_point() and tensor.numel() > 0
-            if has_floats and not all(math.isfinite(extreme) for extreme in tensor.aminmax()):
-                raise ModelError(
-                    f"{folder / file_name}: '{name}' has numbers that are not finite (NaN, infinity); restore it from "
-                    "a copy or train again"
-                )
-            parts.setdefault(name, []).append(tensor)
-    stored = {
-        name: tensors[0] if len(tensors) == 1 else torch.cat(tensors).reshape(expected[name].shape)
-        for name, tensors in parts.items()
-    }
+    stored = read_encoded(folder, record, expected)
     with SkipInit():
         network = make()
     with torch.no_grad():
@@ -418,6 +455,6 @@ def check_weights_size(folder: Path, config: dict[str, Any], make: Callable[[], 
     num_weights = sum(math.prod(form.shape) for form in _network_forms(folder, make).values())
     paths = [folder / name for name in read_record(folder, config).names]
     num_bytes = sum(path.stat().st_size for path in paths if is_file(path))
-    if num_weights > num_bytes:  # a weight takes at least one byte
+    if num_weights > 2 * num_bytes:  # a weight takes at least half a byte
         problem = f"it needs {num_weights:,} weights, the files have {num_bytes:,} bytes"
         raise ModelError(f"{folder}: config.json is damaged: {problem}")
