@@ -19,6 +19,7 @@ from relmo.store.language_models import is_language_model, read_language_model
 from relmo.store.many_langs import is_many_langs, read_many_langs
 from relmo.store.original import PairOrPath, locate, read_original
 from relmo.store.references import find_installed
+from relmo.store.tf_checkpoint import is_checkpoint, read_checkpoint
 from relmo.text.characters import Dictionaries
 
 if TYPE_CHECKING:  # the classes are imported when a model of their kind is loaded
@@ -77,9 +78,10 @@ def load(
     source   "small", the bundled bidirectional model, which is the default; "words", the bundled word vectors; the
              name of another installed model (`relmo models` lists them); a model folder; a folder or .zip with an
              original ELMo's options .json and weights .hdf5, under any names; the path of the options; a pair (options,
-             weights); a folder of ELMoForManyLangs; a model.tar.gz or .th saved by AllenNLP, for the ELMo in it; or the
-             .pt or .pth file of a language model of PyTorch's word_language_model, AWD-LSTM, fastai, Flair or Stanza. A
-             model on disk takes precedence over an installed one of the same name; "./small" is always a path
+             weights); a folder of bilm-tf with options.json and a TensorFlow checkpoint; a folder of ELMoForManyLangs;
+             a model.tar.gz or .th saved by AllenNLP, for the ELMo in it; or the .pt or .pth file of a language model of
+             PyTorch's word_language_model, AWD-LSTM, fastai, Flair or Stanza. A model on disk takes precedence over an
+             installed one of the same name; "./small" is always a path
     kinds    the kind, or kinds, that are accepted; any other raises `WrongKindError`
     device   auto (a GPU if there is one), cpu or cuda
     dtype    precision of a bidirectional model's `embed`: None or "float32"; "bfloat16"; on a CPU "int8"; by name or as
@@ -148,6 +150,8 @@ def _find_foreign(source: PairOrPath) -> tuple[str, Callable[[torch.device], Any
     def make_bilm(settings: BiLMSettings, network: BiLMNetwork, dictionaries: Dictionaries | None, device: Any) -> Any:
         return model_class("bilm")(network, settings, None, device, dictionaries=dictionaries)
 
+    if isinstance(source, str | Path) and is_checkpoint(source):
+        return "bilm", lambda device: model_class("bilm")(*read_checkpoint(source), device)
     if (original := locate(source)) is not None:
         return "bilm", lambda device: make_bilm(*read_original(original), None, device)
     if not isinstance(source, str | Path):

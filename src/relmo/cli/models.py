@@ -66,12 +66,17 @@ def gather(model: str) -> dict[str, Any]:
     from relmo.store.many_langs import is_many_langs, read_many_langs
     from relmo.store.original import locate, read_original
     from relmo.store.references import find_installed
+    from relmo.store.tf_checkpoint import is_checkpoint, read_checkpoint
 
     folder = find_installed(model) or Path(model)
     facts: dict[str, Any] = {"kind": "bilm", "about": {}}
     settings: Any
     network: Any
-    if (original := locate(folder)) is not None:
+    if is_checkpoint(folder):
+        network, settings, vocabulary = read_checkpoint(folder)
+        facts |= {"format": "bilm-tf checkpoint", "vocabulary": None if vocabulary is None else len(vocabulary)}
+        paths = sorted(path for path in folder.iterdir() if path.is_file())
+    elif (original := locate(folder)) is not None:
         settings, network = read_original(original)
         facts |= {"format": "original ELMo files", "options": original.options.name, "weights": original.weights.name}
         facts["vocabulary"] = None

@@ -58,14 +58,14 @@ def read_original(original: Original) -> tuple[BiLMSettings, BiLMNetwork]:
     where = original.weights.name
     network = make_unallocated(settings.model, f"{where}: the options")
     with _open_hdf5(original.weights) as file:
-        sources = [_find_dataset(file, dataset, where) for dataset in _layout(network)]
+        sources = [_find_dataset(file, dataset, where) for dataset in layout(network)]
         needed = sum(source.size * 4 for source in sources)
         stored = sum(source.id.get_storage_size() for source in sources)
         if needed > stored * MAX_COMPRESSION_RATIO + SIZE_ALLOWANCE:
             raise ModelError(f"{where}: declares {needed:,} bytes of weights but stores {stored:,}; it is not a model")
         network = network.to_empty(device="cpu")
         with torch.no_grad():
-            for dataset, source in zip(_layout(network), sources, strict=True):
+            for dataset, source in zip(layout(network), sources, strict=True):
                 values = np.asarray(source[()], dtype=np.float32)
                 if not np.isfinite(values).all():
                     raise ModelError(f"{where}: '{source.name}' has values that are not finite numbers")
@@ -260,7 +260,7 @@ class Dataset(NamedTuple):
     parts: list[tuple[tuple[slice, ...], Tensor]]
 
 
-def _layout(network: BiLMNetwork) -> Iterator[Dataset]:
+def layout(network: BiLMNetwork) -> Iterator[Dataset]:
     """Yield the datasets of a network; reading copies one way and writing the other, so a round trip is exact."""
 
     def single(name: str, view: Tensor) -> Dataset:
@@ -399,7 +399,7 @@ def write_original(model: "BiLM", folder: str | Path, *, overwrite: bool = False
 def write_hdf5(path: Path, network: BiLMNetwork) -> None:
     """Write the weights of a network, without its output layer."""
     with create_hdf5(path) as file, torch.no_grad():
-        for dataset in _layout(network):
+        for dataset in layout(network):
             values = np.empty(dataset.shape, dtype=np.float32)
             for index, view in dataset.parts:
                 values[index] = view.cpu().numpy()
