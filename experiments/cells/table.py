@@ -15,7 +15,7 @@ Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "simple": ("elman", "irnn"),
-    "gated": ("lstm", "gru", "multiplicative", "mogrifier", "slstm"),
+    "gated": ("lstm", "gru", "highway", "multiplicative", "mogrifier", "slstm"),
     "parallel": ("sru", "mingru", "minlstm", "rglru"),
     "matrix": ("mlstm",),
     "rotational": ("rum",),
@@ -199,7 +199,7 @@ def draw_heat_map(results: Results, path: Path) -> None:
                 colour = "black" if share > 0.5 else "white"
                 axes.text(x, y, text, ha="center", va="center", color=colour, size=8.5, linespacing=1.1)
         _label_rows(axes, rows)
-        titles = [f"{TASKS[name].title}\n{_range(TASKS[name].long)} {TASKS[name].size}" for name in names]
+        titles = [f"{TASKS[name].title}\n{TASKS[name].size} {_range(TASKS[name].long)}" for name in names]
         axes.set_xticks(range(len(names)), titles, rotation=35, ha="left", rotation_mode="anchor", size=9)
         axes.xaxis.tick_top()
         axes.tick_params(length=0)
