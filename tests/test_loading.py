@@ -63,7 +63,7 @@ def test_what_is_not_there_is_one_line_that_says_what_was_looked_for(tmp_path: P
     for source, line in {
         tmp_path / "nothing": r"nothing: does not exist; .* original ELMo files",
         "smal": r"smal: .*did you mean small\?",
-        "no-such-model": r"no-such-model: does not exist; .*\(small, words, prose, .*, hello, ",
+        "no-such-model": r"no-such-model: does not exist; .*\(small, words, .*, hello, .*, prose, ",
         "./small": r"small: does not exist",
         "./words": r"words: does not exist",
         tmp_path / "file.txt": r"file.txt: is not a model folder .* original ELMo",
