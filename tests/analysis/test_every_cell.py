@@ -240,7 +240,7 @@ def test_agreement_of_a_model_of_words(variant: str, tmp_path: Path) -> None:
     report = agreement(model, PAIRS)
     assert [condition.name for condition in report.conditions[1:]] == ["S near", "S far", "P near", "P far"]
     drops = sweep(model, PAIRS, units=[Unit("h", 0, 1), Unit("h", 1, 2)], per_condition=2).drops
-    assert drops.shape == (2, 4)
+    assert drops.shape == (2, 5)
     traced = gate_traces(model, PAIRS, Unit("h", 1, HIDDEN - 1))
     for means in traced.means.values():
         assert {*means} == {name for name in cell.vectors if cell.corresponding_unit("h", 0, name) is not None}

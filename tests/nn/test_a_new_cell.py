@@ -253,7 +253,7 @@ assert {unit.state for unit in report.units} == set(cell.unit_states) and report
 session = Session.open("lm")
 session.set_text("few", text[:500])
 about = session.answer("about", {})
-assert (about["cell"], about["gates"], set(about["words"])) == (CELL, cell.gate_names, set(cell.words))
+assert (about["cell"], [*about["gates"]], set(about["words"])) == (CELL, cell.gate_names, set(cell.words))
 assert len(session.answer("page", {"text": "given", "page": "0"})["symbols"]) == 500
 unit = f"{unit_state}1.2"
 step = session.answer("step", {"text": "given", "unit": unit, "at": "40"})
