@@ -71,6 +71,19 @@ def test_damaged_files_are_one_clear_error(name: str, original: Path, tmp_path: 
         relmo.load(folder)
 
 
+def test_an_unreadable_name_of_the_latest_checkpoint_is_ignored_and_a_missing_one_an_error(
+    original: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "tf"
+    write_checkpoint(original, folder, words=WORDS)
+    (folder / "checkpoint").write_bytes(b"\xff\xfe\x00")
+    assert relmo.load(folder).embed(SENTENCES)
+    for name in (b"gone", b"\x00", b"../\xff"):
+        (folder / "checkpoint").write_bytes(b'model_checkpoint_path: "' + name + b'"\n')
+        with pytest.raises(ModelError, match="is not the index of a checkpoint"):
+            relmo.load(folder)
+
+
 def test_a_vocabulary_of_another_size_is_refused(original: Path, tmp_path: Path) -> None:
     write_checkpoint(original, tmp_path / "tf", words=WORDS)
     (tmp_path / "tf" / "vocab.txt").write_text("".join(f"{word}\n" for word in WORDS[:-1]))

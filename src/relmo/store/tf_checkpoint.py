@@ -27,7 +27,7 @@ INDEX, LATEST, VOCABULARIES = ".index", "checkpoint", "vocab*.txt"
 SOFTMAX = ("softmax/W", "softmax/b")
 MAGIC = bytes.fromhex("57fb808b247547db")
 FOOTER, TRAILER, FLOAT = 48, 5, 1  # bytes at the end of a table and of a block; number of float32
-MAX_INDEX_BYTES, MAX_TENSORS = 1 << 24, 10_000
+MAX_INDEX_BYTES, MAX_TENSORS, MAX_NAME = 1 << 24, 10_000, 1 << 16
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types of protocol buffers
 RENAMED = (  # names in a checkpoint and in the .hdf5
     (r"^lm/", ""),
@@ -96,7 +96,10 @@ def read_checkpoint(source: str | Path) -> SavedBiLM:
 def find_latest(folder: Path) -> Path:
     """Return the index of the checkpoint that the file `checkpoint` names, by default of the one with most steps."""
     latest = folder / LATEST
-    name = re.search(r'^model_checkpoint_path: "(.*)"', latest.read_text()) if is_file(latest) else None
+    name = None
+    if is_file(latest):
+        with latest.open(encoding="utf-8", errors="replace") as file:
+            name = re.match(r'model_checkpoint_path: "(.*)"', file.read(MAX_NAME))
     if name is not None:
         return folder / (Path(name[1].replace("\\", "/")).name + INDEX)
     return max(folder.glob(f"*{INDEX}"), key=lambda path: [int(digits) for digits in re.findall(r"\d+", path.name)])
