@@ -268,7 +268,8 @@ def main() -> int:
     if arguments.verb == "speed":
         measure_speed(arguments.data, arguments.out, size, cells)
         return 0
-    write_data(arguments.data, arguments.out / "data")
+    if "{own}" in size.names:
+        write_data(arguments.data, arguments.out / "data")
     job = Job(
         data=arguments.data,
         out=arguments.out,

@@ -217,6 +217,21 @@ def test_only_the_lanes_that_began_wrong_run_again() -> None:
     assert right.rows < wrong.rows <= right.rows + 2 * (5 + 4 + 3 + 2 + 1)
 
 
+class Idle(Counting):
+    """Counts from the very beginning, but its score does not depend on it."""
+
+    def score(self, inputs: Tensor, targets: Tensor, state: State) -> tuple[Tensor, State]:
+        nll, state = super().score(inputs, targets, state)
+        return torch.ones_like(nll), state
+
+
+@pytest.mark.usefixtures("short_warm_up")
+def test_lanes_whose_states_differ_without_effect_run_again_for_one_piece_only() -> None:
+    network = Idle()
+    assert total_nll(network, text(16 * 64 + 1), lanes=16, device=CPU) == 16 * 64
+    assert network.rows == 15 + 2 * 16 + 15  # the warm-up, two pieces of each lane, and one more of all but the first
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_warm_up")
 def test_an_lstm_that_never_forgets_comes_out_right() -> None:

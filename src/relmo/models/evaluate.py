@@ -25,6 +25,8 @@ WARM_UP = 256  # symbols that a lane reads before its start
 UNROLL = 256  # symbols that a lane reads at a time
 DERIVED: Any = field(init=False, compare=False, repr=False)
 SAME_STATE = 1e-3  # tolerance for equal states, relative to 1 + their size
+SAME_SCORE = 1e-4  # tolerance, in nats per symbol of a piece, for states whose difference does not matter
+PARTS = 8  # of a piece; their scores are compared one by one, so that differences do not cancel out
 
 
 class TextScore:
@@ -126,7 +128,7 @@ def _totals(
     """Return the sum of what `read` gives over `count` steps: one number, or one per direction.
 
     Lanes run in parallel. A lane warms up on the symbols before it; if the previous lane turns out to have ended in
-    another state, it runs again from that state. So the result is that of a single pass."""
+    another state, it runs again from that state until its score agrees. So the result is that of a single pass."""
     if isinstance(network, torch.nn.Module):
         network.eval()
     with full_precision():
@@ -137,25 +139,41 @@ def _totals(
             positions = torch.arange(1, lanes, device=device) * length - WARM_UP
             _, warm = _run_lanes(read, positions, WARM_UP, network.initial_state(lanes - 1))
             starts = tuple(torch.cat(pair) for pair in zip(starts, warm, strict=True))
-        finals = starts
-        totals: list[Tensor] = [torch.zeros(())] * lanes
-        todo = torch.arange(lanes, device=device)
-        while len(todo):
-            nll, ends = _run_lanes(read, todo * length, length, tuple(x[todo] for x in starts), progress)
-            for lane, total in zip(todo.tolist(), nll, strict=True):
-                totals[lane] = total
-            finals = tuple(x.index_copy(0, todo, end.to(x.dtype)) for x, end in zip(finals, ends, strict=True))
-            pairs = [(final[:-1], start[1:]) for final, start in zip(finals, starts, strict=True) if final.shape[1]]
-            gaps = [((x.double() - y.double()).abs() / (1 + y.abs())).flatten(1).amax(dim=1) for x, y in pairs]
-            todo = torch.arange(0, device=device)
-            if gaps:
-                todo = 1 + (torch.stack(gaps).amax(dim=0) > SAME_STATE).nonzero().flatten()
-            starts = tuple(
-                x.index_copy(0, todo, final[todo - 1].to(x.dtype)) for x, final in zip(starts, finals, strict=True)
-            )
+        pieces, finals = _run_lanes(read, torch.arange(lanes, device=device) * length, length, starts, progress)
+        while len(todo := _find_gaps(finals, starts)):
+            starts = _replace_rows(starts, todo, tuple(final[todo - 1] for final in finals))
+            state = tuple(tensor[todo] for tensor in starts)
+            for number, old in enumerate(pieces):
+                start = number * UNROLL
+                stop = min(start + UNROLL, length)
+                window = (todo * length).cpu().numpy()[:, None] + np.arange(start, stop + 1)
+                nll, state = read(window, state)
+                new = _sum_parts(nll)
+                differs = (new - old[todo]).abs().sum(dim=1).amax(dim=1) > SAME_SCORE * (stop - start)
+                old[todo] = new
+                todo, state = todo[differs], tuple(tensor[differs] for tensor in state)
+                if not len(todo):
+                    break
+            finals = _replace_rows(finals, todo, state)
         tail = torch.tensor([lanes * length], device=device)
-        tail_nll, _ = _run_lanes(read, tail, count - lanes * length, tuple(x[-1:] for x in finals))
-        return torch.stack(totals).sum(dim=0) + tail_nll.sum(dim=0)
+        tail_pieces, _ = _run_lanes(read, tail, count - lanes * length, tuple(x[-1:] for x in finals))
+        sums = (piece.sum(dim=(0, 1)) for piece in pieces + tail_pieces)
+        return sum(sums, torch.zeros(1, dtype=torch.float64, device=device))
+
+
+def _find_gaps(finals: State, starts: State) -> Tensor:
+    """Return the lanes whose state at their start is not that at the end of the lane before."""
+    pairs = [(final[:-1], start[1:]) for final, start in zip(finals, starts, strict=True) if final.shape[1]]
+    if not pairs:
+        return torch.arange(0)
+    gaps = [((x.double() - y.double()).abs() / (1 + y.abs())).flatten(1).amax(dim=1) for x, y in pairs]
+    return 1 + (torch.stack(gaps).amax(dim=0) > SAME_STATE).nonzero().flatten()
+
+
+def _replace_rows(state: State, rows: Tensor, values: State) -> State:
+    """Return a state with other values in some rows."""
+    pairs = zip(state, values, strict=True)
+    return tuple(tensor.index_copy(0, rows, value.to(tensor.dtype)) for tensor, value in pairs)
 
 
 warnings.filterwarnings("ignore", "Please use the new API settings", UserWarning)  # of torch, about `allow_tf32`
@@ -191,14 +209,20 @@ def full_precision() -> Iterator[None]:
 
 def _run_lanes(
     read: Read, starts: Tensor, length: int, state: State, progress: Progress | None = None
-) -> tuple[Tensor, State]:
-    """Read `length` symbols from each of the positions `starts`; return the total and the state of each lane."""
-    total = torch.zeros(len(starts), 1, dtype=torch.float64, device=starts.device)
+) -> tuple[list[Tensor], State]:
+    """Read `length` symbols from each of the positions `starts`, UNROLL at a time; return the score of each of these
+    pieces, as `_sum_parts` does, and the state of each lane."""
+    pieces: list[Tensor] = []
     positions = starts.cpu().numpy()[:, None]
     for start in range(0, length, UNROLL):
         stop = min(start + UNROLL, length)
         nll, state = read(positions + np.arange(start, stop + 1), state)
-        total = total + nll.double().sum(dim=1).view(len(starts), -1)
+        pieces.append(_sum_parts(nll))
         if progress is not None:
             progress(len(starts) * (stop - start))
-    return total, state
+    return pieces, state
+
+
+def _sum_parts(nll: Tensor) -> Tensor:
+    """Return the sums (lanes, parts, k) of up to PARTS parts of a piece (lanes, T[, k])."""
+    return torch.stack([part.sum(dim=1).view(len(nll), -1) for part in nll.double().chunk(PARTS, dim=1)], dim=1)
