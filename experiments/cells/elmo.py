@@ -204,7 +204,7 @@ def make_table(out: Path, size: Size) -> Table:
     lines = [_row(out, size, cell, speeds) for cell in CELLS if (out / f"scores-{cell}.json").exists()]
     columns = ["cell", "units (weights)", "perplexity", "parts of speech, layers 0, 1, 2", "senses, layers 0, 1, 2"]
     return Table(
-        [*columns, "names, F1", "training, words/s", "embedding, words/s (ratio)"],
+        [*columns, "names, F1", "embedding, words/s (ratio)"],
         lines,
         "ELMo with other cells",
         ["perplexity: forward and backward, of the validation text; names: UNER EWT, mean of the seeds"],
@@ -219,14 +219,12 @@ def _row(out: Path, size: Size, cell: str, speeds: dict[str, float]) -> list[str
     speed = f"{speeds[cell]:,.0f} ({speeds[cell] / speeds['lstm']:.2f})" if cell in speeds else ""
     layers = [", ".join(f"{value:.1f}" for value in _by_layer(scores[name], name)) for name in ("pos", "wsd")]
     units = f"{hidden} ({count_weights(size, cell, hidden) / 1e6:.2f}M)"
-    rate = results["train_tokens"] * results["epochs"] / results["seconds"] if results.get("seconds") else None
     return [
         cell,
         units,
         f"{results['valid_perplexity']:.1f}",
         *layers,
         "" if f1 is None else str(f1),
-        "" if rate is None else f"{rate:,.0f}",
         speed,
     ]
 
