@@ -83,7 +83,7 @@ RECIPE = (
 OPTIONS = {"mlstm": ("heads=16",)}  # smaller matrices, which take less memory
 LEARNING_RATES, TUNED_EPOCHS = (0.0025, 0.005, 0.01), 0.2
 SEEDS = (1, 2, 3)
-NUM_SPEED_SENTENCES, ROUNDS = 1000, 5
+NUM_SPEED_SENTENCES, ROUNDS = 200, 5
 WARM_UP = [["warming", "up"]]
 
 say = partial(print, flush=True)
