@@ -182,10 +182,10 @@ def read_block(table: bytes, offset: int, size: int) -> Iterator[tuple[bytes, by
     key, position = b"", 0
     while position < end:
         shared, position = read_varint(block, position)
-        rest, position = read_varint(block, position)
+        unshared, position = read_varint(block, position)
         length, position = read_varint(block, position)
-        key = key[:shared] + block[position : position + rest]
-        position += rest + length
+        key = key[:shared] + block[position : position + unshared]
+        position += unshared + length
         yield key, block[position - length : position]
 
 
