@@ -13,7 +13,9 @@ from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
+from relmo.store.folder import read_config, read_record
 from relmo.text.vocabulary import SPECIALS, Vocabulary
+from tests.support.fuzz_models import make_with_parts
 
 MODEL = BiLMModelSettings(char_dim=4, filters=("1x8", "2x8"), hidden=128, projection=64)
 
@@ -42,6 +44,20 @@ def test_a_model_in_fewer_bits_embeds_as_before(folder: Path, capsys: pytest.Cap
     facts = json.loads(run(capsys, "info", out, "--json")[1])
     assert facts["stored_precision"] == "int8"
     assert facts["parameters"] == json.loads(run(capsys, "info", folder, "--json")[1])["parameters"]
+
+
+def test_copies_of_other_models_are_stored_in_the_same_precision(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = folder.with_name("tagger"), folder.with_name("compact")
+    make_with_parts(source, relmo.load(folder, kinds="bilm", device="cpu"))
+    assert run(capsys, "convert", source, out, "--precision", "int8")[0] == 0
+    for part in (out, out / "bilm", out / "vectors"):
+        assert read_record(part, read_config(part)).precision == "int8"
+    bilm = relmo.load(out, kinds="tagger", device="cpu").features.bilm
+    assert bilm is not None
+    converted = relmo.load(out / "bilm", kinds="bilm", device="cpu")
+    np.testing.assert_array_equal(bilm.embed(["A bank"])[0], converted.embed(["A bank"])[0])
 
 
 def test_info_says_the_same_digest_of_the_same_weights_however_they_are_stored(

@@ -47,7 +47,7 @@ from relmo.store.folder import (
     write_weights,
 )
 from relmo.store.original import PairOrPath
-from relmo.store.references import find_installed
+from relmo.store.references import bilm_digest, find_installed, read_reference, vectors_digest
 from relmo.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 N = TypeVar("N", bound=nn.Module)
 V = TypeVar("V", bound=Vocabulary)
 MAX_FILES_TO_LIST = 3  # of the training files
+COPIES: Any = (("elmo", COPY_OF_BILM, bilm_digest), ("vectors", COPY_OF_VECTORS, vectors_digest))
 VECTORS = "vectors.txt"
 ABOUT_VECTORS = f"`{VECTORS}` holds the same vectors in word2vec's text format."
 HEADING = "## Stored weights"
@@ -278,8 +279,8 @@ def pack(
     """Write the model that `relmo.load(source)` returns as a new folder, and return it as it was loaded.
 
     The vocabulary, the settings, the named cells and config.json are copied, and so is the card unless another is
-    given; its section on the stored weights, with their checksums, is renewed. Files of the training run, and word
-    vectors as text, are left out.
+    given; its section on the stored weights, with their checksums, is renewed. Copies of the models it is built on are
+    stored in the same precision. Files of the training run, and word vectors as text, are left out.
 
     precision   precision of stored weights: float32, float16, int8 or nf4; None keeps it; loaded weights are float32
     shard_mb    maximum size of a weight file in megabytes; by default there is one file
@@ -300,9 +301,7 @@ def pack(
             for name in (CONFIG, SETTINGS, CARD, CELLS, *text_files(Path(source))):
                 if (Path(source) / name).is_file():
                     shutil.copyfile(Path(source) / name, folder / name)
-            for name in (COPY_OF_BILM, COPY_OF_VECTORS):
-                if (Path(source) / name).is_dir():
-                    shutil.copytree(Path(source) / name, folder / name)
+            _pack_copies(Path(source), folder, precision)
         (folder / VECTORS).unlink(missing_ok=True)
         config = read_config(folder)
         kept = read_record(folder, config)
@@ -327,6 +326,18 @@ def pack(
             config["about"] = about
         write_json(folder / CONFIG, config)
     return model
+
+
+def _pack_copies(source: Path, folder: Path, precision: StoredPrecision | None) -> None:
+    """Store the copies of the models that a task's model is built on, and the digests of their new weights."""
+    config = read_config(folder)
+    for name, subfolder, checksum in COPIES:
+        reference = read_reference(folder, config, name)
+        if reference is not None and reference.source == f"./{subfolder}" and (source / subfolder).is_dir():
+            pack(source / subfolder, folder / subfolder, precision=precision)
+            digest = checksum(load(folder / subfolder, device="cpu"))  # of the weights as rounded
+            config[name] = reference._replace(digest=digest)._asdict()
+    write_json(folder / CONFIG, config)
 
 
 def _read_card(path: Path) -> str:
