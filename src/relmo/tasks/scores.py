@@ -25,7 +25,7 @@ import importlib.util
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence, Set
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ from relmo.text.readers.tagged import spans
 
 CONTINUATION = "C-"  # prefix of roles
 NO_ROLE = "none"
-SACREBLEU_METRICS = ("bleu", "chrf")
+SACREBLEU_METRICS, TEXT_SCORES = ("bleu", "chrf"), ("rouge1", "rouge2", "rougeL", "exact", "prefix")
 HAS_SACREBLEU = importlib.util.find_spec("sacrebleu") is not None
 METRICS = {"bleu": "bleu", "chrf": "chrf", "rouge": "rougeL", "exact": "exact"}  # of texts: in settings, in reports
 LENGTH_BOUNDS = (5, 10, 15, 20, 30, 40, 60, 100, 200)  # maximum source length of each group, in units
@@ -325,7 +325,7 @@ def text_report(
 
 
 def _mean_scores(scores: Sequence[dict[str, float]]) -> dict[str, float]:
-    sums = dict.fromkeys(("rouge1", "rouge2", "rougeL", "exact", "prefix"), 0.0)
+    sums = dict.fromkeys(TEXT_SCORES, 0.0)
     for text_scores in scores:
         for name in sums:
             sums[name] += text_scores[name]
@@ -340,7 +340,7 @@ def score_text(text: str, references: Sequence[str]) -> dict[str, float]:
     exact            1 if the text equals a reference, apart from surrounding whitespace, otherwise 0
     prefix           fraction of the reference's characters that are correct before the first error
     """
-    best = dict.fromkeys(("rouge1", "rouge2", "rougeL", "exact", "prefix"), 0.0)
+    best = dict.fromkeys(TEXT_SCORES, 0.0)
     words = _WORDS.findall(text.lower())
     for reference in references:
         reference_words = _WORDS.findall(reference.lower())
@@ -483,12 +483,7 @@ def best_pairs(values: np.ndarray) -> list[tuple[int, int]]:
     return [(int(row), j) for j, row in enumerate(owner[:columns]) if row >= 0]
 
 
-MEASURES: dict[str, Callable[[Clusters, Clusters], Fractions]] = {
-    "muc": muc,
-    "b3": b_cubed,
-    "ceaf": ceaf,
-    "mentions": mentions,
-}
+MEASURES = {"muc": muc, "b3": b_cubed, "ceaf": ceaf, "mentions": mentions}
 AVERAGED = ("muc", "b3", "ceaf")
 
 

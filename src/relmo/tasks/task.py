@@ -80,10 +80,10 @@ class Tokenized(list[str]):
         """Return words with their text; words without one are joined by spaces."""
         return words if isinstance(words, Tokenized) else cls(" ".join(words), place_tokens(words))
 
-    def span(self, start: int, end: int) -> Token:
-        """Return the words from `start` up to `end` as one piece of the text."""
+    def span(self, start: int, end: int) -> tuple[str, int, int, int, int]:
+        """Return the fields of the `TextSpan` of the words from `start` up to `end`."""
         start_offset, end_offset = self.tokens[start].start, self.tokens[end - 1].end
-        return Token(self.text[start_offset:end_offset], start_offset, end_offset)
+        return self.text[start_offset:end_offset], start_offset, end_offset, start, end
 
 
 class Task(SavedModel, Generic[E, P]):
