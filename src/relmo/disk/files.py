@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from relmo.errors import CorpusError, ModelError, RelmoError, SettingError, describe_os_error
+from relmo.errors import CorpusError, ModelError, RelmoError, describe_os_error, optional_import
 
 URL = re.compile(r"(https?|ftp|s3|gs|hf):/{1,2}(?!/)", re.IGNORECASE)
 NO_DOWNLOAD = "is a URL; relmo does not download, so fetch it yourself and give the path"
@@ -167,10 +167,8 @@ def check_file(path: Path, expected: Any, advice: str, error: type[RelmoError] =
 
 def import_pyarrow() -> Any:
     """Import pyarrow, or raise an error that says how to install it."""
-    try:
+    with optional_import(".parquet needs the package pyarrow", "parquet"):
         import pyarrow.parquet
-    except ImportError:
-        raise SettingError(".parquet needs the package pyarrow; try: pip install 'relmo[parquet]'") from None
     return pyarrow
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import relmo
-from relmo.disk.files import parse_json, read_text_file
+from relmo.disk.files import read_json
 from relmo.errors import ModelError
 
 CONFIG = "config.json"
@@ -36,10 +36,9 @@ class InstalledModel(NamedTuple):
     def config(self) -> dict[str, Any]:
         """Contents of config.json, unchecked; empty if it cannot be read."""
         try:
-            config = parse_json(read_text_file(self.folder / CONFIG))
-        except (ModelError, OSError, ValueError):
+            return read_json(self.folder / CONFIG, "")
+        except ModelError:
             return {}
-        return config if isinstance(config, dict) else {}
 
     def __str__(self) -> str:
         return f"{self.package} {self.version}" if self.package else f"relmo {self.version}"

@@ -70,8 +70,7 @@ class Confusion:
     @classmethod
     def from_pairs(cls, counts: Counter[tuple[str, str]], *, last: str | None = None) -> "Confusion":
         """Build the matrix from counts of (gold, predicted); labels in alphabetical order, then `last` if given."""
-        labels = sorted({label for pair in counts for label in pair} - {last})
-        labels += [] if last is None else [last]
+        labels = sorted({label for pair in counts for label in pair} - {last}) + ([] if last is None else [last])
         return cls(labels, [[counts[gold, predicted] for predicted in labels] for gold in labels])
 
 
@@ -499,7 +498,6 @@ def coref_report(gold: Sequence[Clusters], predicted: Sequence[Clusters]) -> Tas
                 sums[name] = Fractions(*(a + b for a, b in fractions))
         averages.append(sum(sums[name].divide()[2] for name in AVERAGED) / len(AVERAGED))
     labels = [LabelScore(name, *fractions.divide(), round(fractions.gold)) for name, fractions in sums.items()]
-    values = {"average_f1": averages[1]}
-    values |= {f"{label.label}_f1": label.f1 for label in labels}
+    values = {"average_f1": averages[1]} | {f"{label.label}_f1": label.f1 for label in labels}
     values["average_f1_no_singletons"] = averages[0]
     return TaskReport("average_f1", values, sum(len(cluster) for clusters in gold for cluster in clusters), labels)
