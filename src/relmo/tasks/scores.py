@@ -186,12 +186,10 @@ def answer_report(answers: Sequence[str], references: References) -> TaskReport:
     """Score answers by exact match and word F1 against the closest reference; also over answerable questions alone."""
     f1, exact = 0.0, 0
     for answer, texts in zip(answers, references, strict=True):
-        words, best = normalize_answer(answer), 0.0
-        for reference in map(normalize_answer, texts):
-            num_shared = (Counter(words) & Counter(reference)).total()
-            best = max(best, f1_score(num_shared, len(words), len(reference))[2])
-        f1 += best
-        exact += words in map(normalize_answer, texts)
+        words, gold = normalize_answer(answer), [normalize_answer(text) for text in texts]
+        shared = ((Counter(words) & Counter(reference)).total() for reference in gold)
+        f1 += max((f1_score(n, len(words), len(ref))[2] for n, ref in zip(shared, gold, strict=True)), default=0.0)
+        exact += words in gold
     count, num_answerable = max(len(answers), 1), sum(map(bool, references))
     values = {"f1": f1 / count, "exact_match": exact / count}
     if 0 < num_answerable < len(references):
@@ -225,12 +223,11 @@ def find_arguments(tags: Sequence[str]) -> list[Argument]:
     index_by_label: dict[str, int] = {}
     for start, end, tag_label in spans(tags):
         label = tag_label.removeprefix(CONTINUATION)
-        if label != tag_label and label in index_by_label:
-            i = index_by_label[label]
-            arguments[i] = Argument(label, (*arguments[i].parts, (start, end)))
-        else:
+        if label == tag_label or label not in index_by_label:
             index_by_label[label] = len(arguments)
-            arguments.append(Argument(label, ((start, end),)))
+            arguments.append(Argument(label, ()))
+        i = index_by_label[label]
+        arguments[i] = Argument(label, (*arguments[i].parts, (start, end)))
     return [argument for argument in arguments if argument.label != VERB]
 
 

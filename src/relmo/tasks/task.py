@@ -429,11 +429,11 @@ def count_labels(examples: Iterable[Collection[str]]) -> Labels:
     return Labels.from_counts(list(counts), np.array(list(counts.values())))
 
 
-def pad_arrays(arrays: Sequence[np.ndarray], *, filler: int = IGNORED) -> Tensor:
-    """Stack the arrays of a batch: scalars to (B,), vectors to (B, T) with a filler in the padding."""
+def pad_arrays(arrays: Sequence[np.ndarray]) -> Tensor:
+    """Stack the arrays of a batch: scalars to (B,), vectors to (B, T) with IGNORED in the padding."""
     if arrays[0].ndim == 0:
         return torch.from_numpy(np.stack(arrays))
-    rows = np.full((len(arrays), max(map(len, arrays))), filler, dtype=arrays[0].dtype)
+    rows = np.full((len(arrays), max(map(len, arrays))), IGNORED, dtype=arrays[0].dtype)
     for row, array in zip(rows, arrays, strict=True):
         row[: len(array)] = array
     return torch.from_numpy(rows)

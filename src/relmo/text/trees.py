@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from relmo.errors import CorpusError, quote
-from relmo.text.corpus import EMPTY_FORM, MAX_DIGITS, Errors, conllu_rows, is_conllu, numbered_lines, require
+from relmo.text.corpus import EMPTY_FORM, MAX_DIGITS, conllu_rows, is_conllu, numbered_lines, require
 from relmo.text.readers.labelled import TREE, parse_tree
 
 
@@ -39,9 +39,9 @@ class DepthSentence(NamedTuple):
     values: list[int]
 
 
-def read_conllu_sentences(path: str | Path, *, errors: Errors = "strict") -> Iterator[list[ConlluWord]]:
+def read_conllu_sentences(path: str | Path) -> Iterator[list[ConlluWord]]:
     """Yield sentences with all columns of their words, without ranges (3-4) and empty nodes (5.1)."""
-    for rows, _ in conllu_rows(path, errors):
+    for rows, _ in conllu_rows(path, "strict"):
         sentence = []
         for (number, form, lemma, upos, xpos, feats, head, *columns), place in rows:
             if not number.isdecimal():
