@@ -40,14 +40,6 @@ RENAMED = (  # names in a checkpoint and in the .hdf5
 )
 
 
-class SavedBiLM(NamedTuple):
-    """Contents of a checkpoint; without a vocabulary file, there is no output layer."""
-
-    network: BiLMNetwork
-    settings: BiLMSettings
-    vocabulary: SentenceVocabulary | None
-
-
 class Entry(NamedTuple):
     """Place of a tensor in the data files."""
 
@@ -63,8 +55,8 @@ def is_checkpoint(source: str | Path) -> bool:
     return is_file(folder / OPTIONS) and any(folder.glob(f"*{INDEX}"))
 
 
-def read_checkpoint(source: str | Path) -> SavedBiLM:
-    """Read the latest checkpoint of a folder."""
+def read_checkpoint(source: str | Path) -> tuple[BiLMNetwork, BiLMSettings, SentenceVocabulary | None]:
+    """Read the latest checkpoint of a folder; without a vocabulary file, there is no output layer."""
     folder = Path(source)
     settings = parse_options(load_json(Member(folder / OPTIONS)), str(folder / OPTIONS))
     index = find_latest(folder)
@@ -90,7 +82,7 @@ def read_checkpoint(source: str | Path) -> SavedBiLM:
             network.softmax, network.vocab_size = FullSoftmax(size, len(vocabulary)), len(vocabulary)
             for name, weight in zip(SOFTMAX, (network.softmax.weight, network.softmax.bias), strict=True):
                 weight.copy_(torch.from_numpy(read_tensor(index, entries, (name,))))
-    return SavedBiLM(network.eval(), settings, vocabulary)
+    return network.eval(), settings, vocabulary
 
 
 def find_latest(folder: Path) -> Path:
