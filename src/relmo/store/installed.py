@@ -6,7 +6,6 @@
 Its value is a Python package whose folder is the model folder. It is located without being imported.
 """
 
-from collections import Counter
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -89,10 +88,10 @@ def get_installed(name: str) -> InstalledModel | None:
 
 def find_clashes() -> list[str]:
     """Return a message for every name that several packages use."""
-    models = installed_models()
-    counts = Counter(model.name for model in models)
-    clashes = {name: [model for model in models if model.name == name] for name, count in counts.items() if count > 1}
-    return [f"{name}: is in {_join(models)}; uninstall all but one" for name, models in clashes.items()]
+    groups: dict[str, list[InstalledModel]] = {}
+    for model in installed_models():
+        groups.setdefault(model.name, []).append(model)
+    return [f"{name}: is in {_join(group)}; uninstall all but one" for name, group in groups.items() if len(group) > 1]
 
 
 def _join(models: list[InstalledModel]) -> str:
