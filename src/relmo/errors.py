@@ -93,6 +93,15 @@ def describe_os_error(error: Exception) -> str:
     return "the name contains a NUL character" if "embedded null" in str(error) else str(error)
 
 
+@contextmanager
+def optional_import(need: str, extra: str, error: type[Exception] = SettingError) -> Iterator[None]:
+    """Raise `error` with the need and the command that installs an extra of relmo if an import in this block fails."""
+    try:
+        yield
+    except ImportError as cause:
+        raise error(f"{need}; try: pip install 'relmo[{extra}]'") from cause
+
+
 class ComputationCancelled(Exception):
     """Cancellation of a computation whose result is no longer needed."""
 

@@ -56,5 +56,5 @@ def test_learnt_pieces_cut_as_sentencepiece_does_and_give_the_text_back(kind: st
 
 def test_without_sentencepiece_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "sentencepiece", None)
-    with pytest.raises(SettingError, match=r"bpe needs the sentencepiece package: pip install 'relmo\[translate\]'"):
+    with pytest.raises(SettingError, match=r"package sentencepiece; try: pip install 'relmo\[translate\]'"):
         learn_subwords(["a b"], kind="bpe", size=10)

@@ -14,12 +14,10 @@ from msgspec import Meta
 
 from relmo.cli.options import Device, Overwrite, Tokenizer, check_out
 from relmo.cli.terminal import print_message, progress_bar
-from relmo.errors import SettingError
+from relmo.errors import SettingError, optional_import
 from relmo.settings.fields import MAX_THREADS, FrozenSettings, PathName
 from relmo.settings.options import ServeLimits
 
-PACKAGES = ("starlette", "uvicorn", "msgspec")
-INSTALL = "relmo {0} needs the packages {1}; try: pip install 'relmo[{0}]'"
 DEFAULT_MODEL = "prose"
 Port = Annotated[int, Meta(ge=0, le=65535), Parameter(help="The port to listen on; 0 for any free one.")]
 Host = Annotated[str, Parameter(help="The address to listen on. Addresses other than loopback need a --token.")]
@@ -90,13 +88,11 @@ def explore(
         if not quiet:
             print_message(f"{export}: {note}")
         return
-    try:
+    with optional_import("relmo explore needs the packages starlette and uvicorn", "explore"):
         from relmo.explorer.examples import list_models
         from relmo.explorer.server import Models, make_app
         from relmo.web.connections import listen, make_server
         from relmo.web.guard import LOOPBACK, check_address
-    except ImportError:
-        raise SettingError(INSTALL.format("explore", "starlette and uvicorn")) from None
     check_address(host, token)
     names = [model.name for model in list_models()]
     default = model or (DEFAULT_MODEL if DEFAULT_MODEL in names else "small")
@@ -210,14 +206,10 @@ def serve(
         quiet: Print only the address.
     """
     limits.check()
-    try:
+    with optional_import("relmo serve needs the packages starlette and uvicorn", "serve"):
         from relmo.serve.server import make_app
         from relmo.web.connections import listen, make_server
         from relmo.web.guard import LOOPBACK, check_address
-    except ModuleNotFoundError as error:
-        if error.name not in PACKAGES:
-            raise
-        raise SettingError(INSTALL.format("serve", ", ".join(PACKAGES))) from None
     check_address(host, token)
     listener = listen(host, port)  # clients that connect meanwhile wait
     import torch

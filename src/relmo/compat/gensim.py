@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relmo.disk.outputs import atomic, refuse_existing
-from relmo.errors import SettingError
+from relmo.errors import SettingError, optional_import
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
 
@@ -27,10 +27,8 @@ MAX_ARRAY_BYTES = 1 << 62  # gensim writes larger arrays to separate files
 def keyed_vectors(model: Any, words: Iterable[str] | None = None) -> "KeyedVectors":
     """Return the vectors of `words`, by default of all words of the model, most frequent first. The model is
     `WordVectors` or a `BiLM`."""
-    try:
+    with optional_import("KeyedVectors need the package gensim", "gensim"):
         from gensim.models import KeyedVectors
-    except ImportError as error:
-        raise SettingError("KeyedVectors need the package gensim; try: pip install 'relmo[gensim]'") from error
     keys, matrix = static_vectors(model, words)
     vectors = KeyedVectors(vector_size=matrix.shape[1], dtype=np.float32)
     vectors.add_vectors(keys, matrix)

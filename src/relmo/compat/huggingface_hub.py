@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from relmo.disk.outputs import atomic
+from relmo.errors import optional_import
 from relmo.loading import load
 from relmo.models.saved import SavedModel
 from relmo.store.folder import CARD, read_config
 from relmo.store.references import find_foundations
 
-try:
+with optional_import("relmo.compat.huggingface_hub needs huggingface_hub", "hub", ImportError):
     from huggingface_hub import ModelCard, ModelCardData, ModelHubMixin, snapshot_download
-except ImportError as error:
-    raise ImportError("relmo.compat.huggingface_hub needs huggingface_hub; try: pip install 'relmo[hub]'") from error
 
 PIPELINES = {
     "bilm": "feature-extraction",

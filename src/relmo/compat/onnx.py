@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relmo.disk.outputs import atomic, refuse_existing
-from relmo.errors import ModelError, SettingError
+from relmo.errors import ModelError, optional_import
 from relmo.nn.recurrence.elmo_lstm import ElmoLSTM
 from relmo.settings.fields import check_sentences
 from relmo.settings.options import EmbedOptions, Layers
@@ -40,11 +40,9 @@ METADATA_KEY = "relmo"
 
 def export_onnx(model: "BiLM", path: str | Path, *, overwrite: bool = False) -> None:
     """Write the graph of a character-based bidirectional model, with its weights in float32."""
-    try:
+    with optional_import("writing ONNX needs the package onnx", "onnx"):
         import onnx
         from onnx import TensorProto, helper
-    except ImportError as error:
-        raise SettingError("writing ONNX needs the package onnx; try: pip install 'relmo[onnx]'") from error
     settings, text = model.settings.model, model.settings.text
     if settings.input != "char":
         raise ModelError(f"a model with {settings.input} input cannot be exported to ONNX; it must read characters")
@@ -239,10 +237,8 @@ class OnnxEmbedder:
     def __init__(
         self, path: str | Path, *, threads: int | None = None, providers: Sequence[str] = ("CPUExecutionProvider",)
     ):
-        try:
+        with optional_import("running ONNX needs the package onnxruntime", "onnx"):
             import onnxruntime
-        except ImportError as error:
-            raise SettingError("running ONNX needs the package onnxruntime; try: pip install 'relmo[onnx]'") from error
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or 0
         try:

@@ -20,10 +20,10 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relmo.disk.files import import_pyarrow, read_json, read_parquet_metadata
+from relmo.disk.files import import_pyarrow, read_parquet_metadata
 from relmo.disk.outputs import check_replaceable, folder_lock, remove, storage_errors
-from relmo.embedding.files import EmbedProgress, PartialFolder, Pooling, Tokenizer, make_note
-from relmo.errors import CorpusError, RelmoError, SettingError, StorageError
+from relmo.embedding.files import EmbedProgress, PartialFolder, Pooling, Tokenizer, check_note, make_note
+from relmo.errors import CorpusError, RelmoError, SettingError, StorageError, optional_import
 from relmo.loading import load
 from relmo.nn.quantize import Precision
 from relmo.settings.options import EmbedOptions
@@ -84,10 +84,8 @@ def embed_on_ray(
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    try:
+    with optional_import("--engine ray needs the package ray", "ray"):
         import ray.data
-    except ImportError as error:
-        raise SettingError("--engine ray needs the package ray; try: pip install 'relmo[ray]'") from error
     for name in ("ray", "ray.data", "ray.data.dataset"):
         logging.getLogger(name).setLevel(logging.ERROR)
     import_pyarrow()
@@ -146,12 +144,7 @@ def _open_partial(job: ShardJob, out: Path, partial: Path, *, resume: bool, over
         if exists and not (resume or overwrite):
             raise StorageError(f"{partial}: an earlier run was interrupted here; add --resume or --overwrite")
         if exists and resume:
-            advice = f"remove {partial} to start again"
-            earlier = read_json(partial / "note.json", advice, StorageError)
-            changed = next((name for name in expected | earlier if expected.get(name) != earlier.get(name)), None)
-            if changed is not None:
-                cause = "another model" if changed == "model" else f"{changed:.40} {earlier.get(changed)!r:.40}"
-                raise StorageError(f"{partial}: was started with {cause}; resume with the same settings, or {advice}")
+            check_note(partial, expected)
             return
         remove(partial)
         partial.mkdir(parents=True)

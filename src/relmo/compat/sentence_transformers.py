@@ -15,17 +15,15 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from relmo.errors import ModelError
+from relmo.errors import ModelError, optional_import
 from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.networks.elmo import Elmo
 from relmo.store.folder import COPY_OF_BILM, read_tensors, write_tensors
 
-try:
+NEED = "relmo.compat.sentence_transformers needs sentence-transformers, version 6"
+with optional_import(NEED, "sentence-transformers", ImportError):
     from sentence_transformers.base.modules import InputModule
-except ImportError as error:
-    hint = "try: pip install 'relmo[sentence-transformers]'"
-    raise ImportError(f"relmo.compat.sentence_transformers needs sentence-transformers, version 6; {hint}") from error
 
 MIX = "mix.safetensors"
 HUB_ARGUMENTS = ("subfolder", "token", "cache_folder", "revision", "local_files_only")

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from relmo.errors import SettingError
+from relmo.errors import SettingError, optional_import
 from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.settings.fields import describe_value
@@ -24,10 +24,8 @@ from relmo.settings.options import Layers
 from relmo.store.folder import CONFIG
 from relmo.store.original import PairOrPath
 
-try:
+with optional_import("relmo.compat.sklearn needs scikit-learn", "sklearn", ImportError):
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-except ImportError as error:
-    raise ImportError("relmo.compat.sklearn needs scikit-learn; try: pip install 'relmo[sklearn]'") from error
 
 
 class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):

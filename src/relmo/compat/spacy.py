@@ -19,21 +19,19 @@ from typing import Any, Self
 
 import numpy as np
 
-from relmo.errors import ModelError, SettingError
+from relmo.errors import ModelError, SettingError, optional_import
 from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.networks.elmo import without_output
 from relmo.store.folder import COPY_OF_BILM
 
-try:
+with optional_import("relmo.compat.spacy needs spaCy", "spacy", ImportError):
     import srsly
     from spacy.language import Language
     from spacy.pipeline.tok2vec import Tok2Vec
     from spacy.tokens import Doc, Span
     from spacy.util import registry
     from thinc.api import Model, Shim
-except ImportError as error:
-    raise ImportError("relmo.compat.spacy needs spaCy; try: pip install 'relmo[spacy]'") from error
 
 MIX = "mix"
 LAYER = "relmo.Elmo.v1"

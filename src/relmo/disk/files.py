@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from relmo.errors import CorpusError, ModelError, RelmoError, SettingError, describe_os_error
+from relmo.errors import CorpusError, ModelError, RelmoError, describe_os_error, optional_import, quote
 
 URL = re.compile(r"(https?|ftp|s3|gs|hf):/{1,2}(?!/)", re.IGNORECASE)
 NO_DOWNLOAD = "is a URL; relmo does not download, so fetch it yourself and give the path"
@@ -148,29 +148,25 @@ def fingerprint(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
-def check_file(path: Path, expected: Any, advice: str, error: type[RelmoError] = ModelError) -> None:
-    """Raise `error` unless the file has this fingerprint."""
-    check_regular(path, advice, error)
+def check_file(path: Path, expected: Any, advice: str) -> None:
+    """Raise `ModelError` unless the file has this fingerprint."""
+    check_regular(path, advice)
     if not isinstance(expected, dict):
         expected = {}
     try:
         size, expected_size = path.stat().st_size, expected.get("bytes")
         if size != expected_size:
-            is_size = type(expected_size) is int and 0 <= expected_size < 1 << 63
-            text = f"{expected_size:,}" if is_size else "the recorded number"
-            raise error(f"{path}: is damaged ({size:,} bytes, not {text}); {advice}")
+            raise ModelError(f"{path}: is damaged ({size:,} bytes, not {quote(expected_size)}); {advice}")
         if sha256(path) != expected.get("sha256"):
-            raise error(f"{path}: {DAMAGED}; {advice}")
+            raise ModelError(f"{path}: {DAMAGED}; {advice}")
     except OSError as problem:
-        raise error(f"{path}: cannot be read ({describe_os_error(problem)}); {advice}") from None
+        raise ModelError(f"{path}: cannot be read ({describe_os_error(problem)}); {advice}") from None
 
 
 def import_pyarrow() -> Any:
     """Import pyarrow, or raise an error that says how to install it."""
-    try:
+    with optional_import(".parquet needs the package pyarrow", "parquet"):
         import pyarrow.parquet
-    except ImportError:
-        raise SettingError(".parquet needs the package pyarrow; try: pip install 'relmo[parquet]'") from None
     return pyarrow
 
 

@@ -82,25 +82,24 @@ StorageReader = Callable[[], bytes]
 
 def read_state_dict(path: Path, where: str | None = None) -> dict[str, StoredTensor]:
     """Return the tensors of a file by name. Errors call the file `where`."""
-    where = str(path) if where is None else where
+    value, storages, where = read_objects(path, where)
     with _format_errors(where):
-        tensors, storages = _read_torch(path, _PickleReader)
-        if not isinstance(tensors, dict) or not all(isinstance(name, str) for name in tensors):
+        if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
             raise ValueError("it holds no dictionary of tensors")
-        return {name: _make_stored(name, tensor, storages, where) for name, tensor in tensors.items()}
+        return {name: _make_stored(name, tensor, storages, where) for name, tensor in value.items()}
 
 
-def read_objects(path: Path) -> "SavedObjects":
-    """Return what a file of `torch.save` holds."""
-    with _format_errors(str(path)):
-        value, storages = _read_torch(path, _ObjectReader)
-        return SavedObjects(value, storages, str(path))
+def read_objects(path: Path, where: str | None = None) -> "SavedObjects":
+    """Return what a file of `torch.save` holds. Errors call the file `where`."""
+    where = where or str(path)
+    with _format_errors(where):
+        return SavedObjects(*_read_torch(path), where)
 
 
 def read_plain_pickle(path: Path) -> Any:
     """Return the numbers, strings, lists and dictionaries of a pickle."""
     with _format_errors(str(path)), path.open("rb") as file:
-        return _ObjectReader().run(file)
+        return _PickleReader().run(file)
 
 
 class SavedObjects(NamedTuple):
@@ -150,7 +149,7 @@ def _format_errors(where: str) -> Iterator[None]:
         raise ModelError(f"{where}: is not a file of tensors saved by torch ({describe_os_error(error)})") from error
 
 
-def _read_torch(path: Path, make_reader: type["_PickleReader"]) -> tuple[Any, dict[str, StorageReader]]:
+def _read_torch(path: Path) -> tuple[Any, dict[str, StorageReader]]:
     """Return the pickled value of a file, and functions that read its storages."""
     storages: dict[str, StorageReader]
     if is_zip(path):
@@ -160,14 +159,14 @@ def _read_torch(path: Path, make_reader: type["_PickleReader"]) -> tuple[Any, di
         if not pickle_name:
             raise ValueError("the archive has no data.pkl")
         prefix = f"{pickle_name.removesuffix('data.pkl')}data/"
-        value = make_reader().run(BytesIO(members[pickle_name].read()))
+        value = _PickleReader().run(BytesIO(members[pickle_name].read()))
         storages = {name.removeprefix(prefix): m.read for name, m in members.items() if name.startswith(prefix)}
         return value, storages
     with path.open("rb") as file:
         if _PickleReader().run(file) != _MAGIC or _PickleReader().run(file) != _VERSION:
             raise ValueError("it has another header")
         _PickleReader().run(file)
-        reader = make_reader()
+        reader = _PickleReader()
         value = reader.run(file)
         storages = {}
         for key in _PickleReader().run(file):
@@ -190,6 +189,8 @@ def _read_range(path: Path, start: int, size: int) -> bytes:
 
 def _make_stored(name: str, tensor: Any, storages: dict[str, StorageReader], where: str) -> StoredTensor:
     """Check that a tensor lies within its storage."""
+    if isinstance(tensor, PickledObject):
+        raise ValueError(f"it asks for {quote(tensor.name)}, which tensors do not need")
     if not isinstance(tensor, _Tensor):
         raise ValueError(f"{quote(name)} is not a tensor")
     (dtype, key, numel), offset, shape, strides = tensor
@@ -214,9 +215,9 @@ def _make_stored(name: str, tensor: Any, storages: dict[str, StorageReader], whe
 
 
 class _PickleReader:
-    """Interpreter of the pickle instructions that a dictionary of tensors needs; any other is an error."""
+    """Interpreter of the pickle instructions that tensors, plain values and modules need; any other is an error.
 
-    key_types: tuple[type, ...] = (str,)  # hashing nested tuples could take exponential time
+    Nothing is imported or called: functions and classes stay names, and an object is a `PickledObject`."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -226,90 +227,72 @@ class _PickleReader:
 
     def run(self, file: IO[bytes]) -> Any:
         """Return the value of the pickle at the position of a file, and leave the file after it."""
-        stack = self.stack
-        argument: Any
         for step, (operation, argument, _) in enumerate(pickletools.genops(file)):
-            name = operation.name
             if step > _MAX_INSTRUCTIONS:
                 raise ValueError("it has too many instructions")
-            if name == "STOP":
-                return stack.pop()
-            if name in ("PROTO", "FRAME"):
-                continue
-            if name in _VALUES:
-                stack.append(argument)
-            elif name in _FACTORIES:
-                stack.append(_FACTORIES[name]())
-            elif name == "GLOBAL":
-                stack.append(_Name(*argument.split(" ", 1)))
-            elif name == "MARK":
-                self.marks.append(len(stack))
-            elif name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
-                self.memo[len(self.memo) if argument is None else argument] = stack[-1]
-            elif name in ("BINGET", "LONG_BINGET"):
-                stack.append(self.memo[argument])
-            elif name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"):
-                stack.append(tuple(self._pop(None if name == "TUPLE" else int(name[-1]))))
-            elif name in ("APPEND", "APPENDS"):
-                values = self._pop(1 if name == "APPEND" else None)
-                stack[-1].extend(values)
-            elif name in ("SETITEM", "SETITEMS"):
-                values = self._pop(2 if name == "SETITEM" else None)
-                self._update(stack[-1], zip(values[::2], values[1::2], strict=True))
-            elif name == "BINPERSID":  # ("storage", type, key, location, numel, …)
-                identity = stack.pop()
-                if isinstance(identity, tuple) and identity[:1] == ("module",):  # class and source code, old files
-                    stack.append(identity[1])
-                    continue
-                if not isinstance(identity, tuple) or len(identity) < 5 or identity[0] != "storage":
-                    raise ValueError("it holds more than tensors")
-                _, kind, key, _, numel, *view = identity
-                if not isinstance(kind, _Name) or kind.name not in _TYPES or view not in ([], [None]):
-                    raise ValueError("it has numbers of an unsupported type; floats, integers and bools are supported")
-                if not isinstance(key, str) or type(numel) is not int or numel < 0:
-                    raise ValueError("a storage is broken")
-                stack.append(self.storages.setdefault(key, _Storage(_TYPES[kind.name], key, numel)))
-            elif name == "REDUCE":
-                function, arguments = self._pop(2)
-                match function:
-                    case _Name("collections", "OrderedDict"):
-                        stack.append(self._update({}, *arguments) if arguments else {})
-                    case _Name("torch._utils", "_rebuild_tensor_v2" | "_rebuild_tensor"):
-                        storage, offset, shape, strides = arguments[:4]
-                        is_valid = isinstance(storage, _Storage)
-                        if not is_valid or not isinstance(shape, tuple) or not isinstance(strides, tuple):
-                            raise ValueError("a tensor is broken")
-                        stack.append(_Tensor(storage, offset, shape, strides))
-                    case _Name("torch._utils", "_rebuild_parameter"):
-                        stack.append(arguments[0])
-                    case _Name():
-                        stack.append(self.make_object(function, arguments))
-                    case _:
-                        raise ValueError("it calls something that is not a function")
-            elif name == "BUILD":
-                attributes = stack.pop()
-                self.set_attributes(stack[-1], attributes)
-            else:
-                self.run_other(name, argument)
+            if operation.name == "STOP":
+                return self.stack.pop()
+            self._execute(operation.name, argument)
         raise ValueError("it ends too early")
 
-    def make_object(self, function: _Name, arguments: Any) -> Any:
-        """Return the result of a call that no tensor needs."""
-        raise ValueError(f"it asks for {quote(f'{function.module}.{function.name}')}, which tensors do not need")
+    def _execute(self, name: str, argument: Any) -> None:
+        stack = self.stack
+        if name in _VALUES:
+            stack.append(argument)
+            return
+        if name in _FACTORIES:
+            stack.append(_FACTORIES[name]())
+            return
+        match name:
+            case "PROTO" | "FRAME":
+                pass
+            case "MARK":
+                self.marks.append(len(stack))
+            case "BINPUT" | "LONG_BINPUT" | "MEMOIZE":
+                self.memo[len(self.memo) if argument is None else argument] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(self.memo[argument])
+            case "TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3":
+                stack.append(tuple(self._pop(None if name == "TUPLE" else int(name[-1]))))
+            case "APPEND" | "APPENDS" | "ADDITEMS":
+                values = self._pop(1 if name == "APPEND" else None)
+                stack[-1].extend(values)
+            case "SETITEM" | "SETITEMS":
+                values = self._pop(2 if name == "SETITEM" else None)
+                _update(stack[-1], zip(values[::2], values[1::2], strict=True))
+            case "GLOBAL":
+                stack.append(_Name(*argument.split(" ", 1)))
+            case "STACK_GLOBAL":
+                module, attribute = self._pop(2)
+                if not isinstance(module, str) or not isinstance(attribute, str):
+                    raise ValueError("the name of a class is not a string")
+                stack.append(_Name(module, attribute))
+            case "BINPERSID":
+                stack.append(self._find_storage(stack.pop()))
+            case "REDUCE" | "NEWOBJ":
+                function, arguments = self._pop(2)
+                stack.append(_call(function, arguments))
+            case "BUILD":  # the attributes of an OrderedDict are torch's version notes
+                attributes = stack.pop()
+                if isinstance(attributes, tuple) and len(attributes) == 2:  # of __dict__ and of __slots__
+                    attributes = attributes[0]
+                if isinstance(stack[-1], PickledObject) and isinstance(attributes, dict):
+                    stack[-1].state = attributes
+            case _:
+                raise ValueError(f"it has the instruction {name}, which tensors do not need")
 
-    def set_attributes(self, target: Any, attributes: Any) -> None:
-        """Set the attributes of an object; those of an OrderedDict are torch's version notes."""
-
-    def run_other(self, name: str, argument: Any) -> None:
-        """Run an instruction that no tensor needs."""
-        raise ValueError(f"it has the instruction {name}, which tensors do not need")
-
-    def _update(self, target: dict[Any, Any], pairs: Iterable[Any]) -> dict[Any, Any]:
-        pairs = list(pairs)
-        if not all(isinstance(key, self.key_types) for key, _ in pairs):
-            raise ValueError(f"a key is not {' or '.join(kind.__name__ for kind in self.key_types)}")
-        target.update(pairs)
-        return target
+    def _find_storage(self, identity: Any) -> Any:
+        """Return the storage of ("storage", type, key, location, numel, …), or the class of a module in old files."""
+        if isinstance(identity, tuple) and identity[:1] == ("module",):  # class and source code
+            return identity[1]
+        if not isinstance(identity, tuple) or len(identity) < 5 or identity[0] != "storage":
+            raise ValueError("it holds more than tensors")
+        _, kind, key, _, numel, *view = identity
+        if not isinstance(kind, _Name) or kind.name not in _TYPES or view not in ([], [None]):
+            raise ValueError("it has numbers of an unsupported type; floats, integers and bools are supported")
+        if not isinstance(key, str) or type(numel) is not int or numel < 0:
+            raise ValueError("a storage is broken")
+        return self.storages.setdefault(key, _Storage(_TYPES[kind.name], key, numel))
 
     def _pop(self, count: int | None) -> list[Any]:
         """Pop `count` values, by default all above the last mark."""
@@ -321,50 +304,39 @@ class _PickleReader:
         return values
 
 
-class _ObjectReader(_PickleReader):
-    """Interpreter that also reads objects, whose classes stay names, and other built-in types."""
-
-    key_types = (str, bytes, int)
-
-    def make_object(self, function: _Name, arguments: Any) -> Any:
-        if function == _Name("_codecs", "encode") and isinstance(arguments[0], str):  # bytes in protocol 2
+def _call(function: Any, arguments: Any) -> Any:
+    """Return what a call stands for: a tensor, a dictionary, bytes, or an object whose class is not imported."""
+    match function:
+        case _Name("collections", "OrderedDict"):
+            return _update({}, *arguments) if arguments else {}
+        case _Name("torch._utils", "_rebuild_tensor_v2" | "_rebuild_tensor"):
+            storage, offset, shape, strides = arguments[:4]
+            if not (isinstance(storage, _Storage) and isinstance(shape, tuple) and isinstance(strides, tuple)):
+                raise ValueError("a tensor is broken")
+            return _Tensor(storage, offset, shape, strides)
+        case _Name("torch._utils", "_rebuild_parameter"):
+            return arguments[0]
+        case _Name("_codecs", "encode") if isinstance(arguments[0], str):  # bytes in protocol 2
             return arguments[0].encode("latin-1")
-        if function in (_Name("copy_reg", "_reconstructor"), _Name("copyreg", "_reconstructor")):
+        case _Name("copy_reg" | "copyreg", "_reconstructor"):
             function = arguments[0]
-        if not isinstance(function, _Name):
-            raise ValueError("it makes an object of something that is not a class")
-        return PickledObject(f"{function.module}.{function.name}")
+    if not isinstance(function, _Name):
+        raise ValueError("it calls an object, which tensors do not need")
+    return PickledObject(f"{function.module}.{function.name}")
 
-    def set_attributes(self, target: Any, attributes: Any) -> None:
-        if isinstance(attributes, tuple) and len(attributes) == 2:  # of __dict__ and of __slots__
-            attributes = attributes[0]
-        if isinstance(target, PickledObject) and isinstance(attributes, dict):
-            target.state = attributes
 
-    def run_other(self, name: str, argument: Any) -> None:
-        stack = self.stack
-        if name in ("BINBYTES", "SHORT_BINBYTES", "BINBYTES8"):
-            stack.append(argument)
-        elif name == "STACK_GLOBAL":
-            module, attribute = self._pop(2)
-            if not isinstance(module, str) or not isinstance(attribute, str):
-                raise ValueError("the name of a class is not a string")
-            stack.append(_Name(module, attribute))
-        elif name == "NEWOBJ":
-            function, arguments = self._pop(2)
-            stack.append(self.make_object(function, arguments))
-        elif name == "EMPTY_SET":
-            stack.append([])
-        elif name == "ADDITEMS":
-            values = self._pop(None)
-            stack[-1].extend(values)
-        else:
-            super().run_other(name, argument)
+def _update(target: dict[Any, Any], pairs: Iterable[Any]) -> dict[Any, Any]:
+    pairs = list(pairs)
+    if not all(isinstance(key, str | bytes | int) for key, _ in pairs):  # hashing nested tuples takes exponential time
+        raise ValueError("a key is not a string, bytes or a number")
+    target.update(pairs)
+    return target
 
 
 _VALUES = {
     *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT", "INT", "LONG", "FLOAT"),
     *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE", "BINSTRING", "SHORT_BINSTRING", "STRING"),
+    *("BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
 }
 _FACTORIES: dict[str, Callable[[], Any]] = {
     "NONE": lambda: None,
@@ -373,4 +345,5 @@ _FACTORIES: dict[str, Callable[[], Any]] = {
     "EMPTY_DICT": dict,
     "EMPTY_LIST": list,
     "EMPTY_TUPLE": tuple,
+    "EMPTY_SET": list,
 }

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from zlib import crc32
 
+import msgspec
 import numpy as np
 
 from relmo.disk.files import check_regular, import_pyarrow, read_json
@@ -63,6 +64,15 @@ class Sentence(NamedTuple):
 
     text: str
     tokens: list[str]
+    name: str | None = None
+
+
+class StoredLine(msgspec.Struct, forbid_unknown_fields=True):
+    """A line of lines.jsonl."""
+
+    text: str
+    tokens: list[str]
+    checksum: Any
     name: str | None = None
 
 
@@ -147,6 +157,17 @@ def make_note(model: "BiLM", options: EmbedOptions, pooling: Pooling | None, dty
         "precision": model.precision,
     }
     return note | ({"batch_size": options.batch_size} if options.state != "reset" else {})
+
+
+def check_note(folder: Path, note: dict[str, Any]) -> None:
+    """Raise `StorageError` if the earlier run in a folder had another note."""
+    hint = f"remove {folder} to start again"
+    earlier = read_json(folder / "note.json", hint, StorageError)
+    for name in note | earlier:
+        expected, actual = note.get(name), earlier.get(name)
+        if expected != actual:
+            setting = "another model" if name == "model" else f"{name:.40} {actual!r:.40}, not {expected!r:.40}"
+            raise StorageError(f"{folder}: was started with {setting}; resume it with the same settings, or {hint}")
 
 
 def read_source(source: str | Path, model: "BiLM") -> Iterator[Sentence]:
@@ -280,15 +301,7 @@ class PartialFolder:
     def _check_finished(self) -> tuple[int, int]:
         """Count the complete sentences of an earlier run, and return the sizes of their lines and vectors."""
         hint = f"remove {self.folder} to start again"
-        note = read_json(self.folder / "note.json", hint, StorageError)
-        for name in self.note | note:
-            expected, actual = self.note.get(name), note.get(name)
-            if expected != actual:
-                setting = "another model" if name == "model" else f"{name:.40} {actual!r:.40}, not {expected!r:.40}"
-                raise StorageError(
-                    f"{self.folder}: was started with {setting}; resume it with the same settings, or remove it to "
-                    "start again"
-                )
+        check_note(self.folder, self.note)
         for path in (self.vectors, self.lines):
             check_regular(path, hint, StorageError)
         # Invalid lines at the end were cut by a kill; elsewhere, and if a checksum is wrong, the files are damaged.
@@ -296,25 +309,17 @@ class PartialFolder:
         with self.vectors.open("rb") as vectors_file:
             for number, line in enumerate(read_lines(self.lines, MAX_LINE_BYTES), start=1):
                 try:
-                    record = json.loads(line) if line.endswith(b"\n") else None
+                    record = msgspec.convert(json.loads(line) if line.endswith(b"\n") else None, StoredLine)
                 except (ValueError, RecursionError):
-                    record = None
-                if not isinstance(record, dict) or record.keys() - {"name"} != {"text", "tokens", "checksum"}:
                     broken = broken or number
                     continue
-                sentence, checksum = Sentence(record["text"], record["tokens"], record.get("name")), record["checksum"]
-                is_valid = isinstance(sentence.text, str) and isinstance(sentence.name, str | None)
-                is_valid = is_valid and isinstance(sentence.tokens, list)
-                if not is_valid or not all(isinstance(token, str) for token in sentence.tokens):
-                    broken = broken or number
-                    continue
-                size = self.size(len(sentence.tokens))
+                size = self.size(len(record.tokens))
                 if vectors + size > total_bytes:
                     break
-                actual = crc32(_format_line(sentence))
+                actual = crc32(_format_line(Sentence(record.text, record.tokens, record.name)))
                 for start in range(0, size, CHECKSUM_BYTES):
                     actual = crc32(vectors_file.read(min(CHECKSUM_BYTES, size - start)), actual)
-                if broken or checksum != actual:
+                if broken or record.checksum != actual:
                     raise StorageError(
                         f"{self.lines}:{broken or number}: the sentence or its vectors are damaged (the checksum does "
                         f"not match); {hint}"

@@ -20,7 +20,7 @@ from torch import nn
 
 from relmo.disk.files import check_regular
 from relmo.disk.outputs import AppendLog, atomic, read_lines
-from relmo.errors import ModelError, RelmoError
+from relmo.errors import ModelError, RelmoError, optional_import
 from relmo.models.saved import SavedModel
 from relmo.runs.folder import CHECKPOINT, RESTORE_RUN, TrainingRun, remove_scratch
 from relmo.runs.progress import Reporter
@@ -51,11 +51,8 @@ class Metrics:
         self.log = AppendLog(self.path)
         self.board: Any = None
         if tensorboard:
-            try:
+            with optional_import("--tensorboard needs the package tensorboard", "tensorboard"):
                 from torch.utils.tensorboard import SummaryWriter
-            except ImportError as error:
-                advice = "pip install 'relmo[tensorboard]'"
-                raise RelmoError(f"--tensorboard needs the tensorboard package: {advice}") from error
             self.board = SummaryWriter(str(folder / "tensorboard"))
 
     def write(self, record: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ import torch
 
 from relmo.disk.files import check_file, fingerprint, read_sealed, seal
 from relmo.disk.outputs import atomic, sweep
-from relmo.errors import CorpusError, SettingError
+from relmo.errors import CorpusError, SettingError, optional_import
 from relmo.runs.folder import (
     CHECKPOINT,
     ENCODED,
@@ -257,10 +257,8 @@ def _train_seeds(run: TrainingRun, data: Data) -> dict[str, Any]:
 
 
 def _import_pyplot() -> Any:
-    try:
+    with optional_import("--plot needs the package matplotlib", "plot"):
         import matplotlib
-    except ImportError as error:
-        raise SettingError("--plot needs the matplotlib package: pip install 'relmo[plot]'") from error
     matplotlib.use("Agg")
     import matplotlib.pyplot
 

@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain, islice
 from types import NoneType
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -88,8 +89,8 @@ class Endpoint:
     worker: EndpointWorker
     _read: Callable[[Request], ParsedRequest]
     """Return the items, options and cost of a request; defined by subclasses."""
-    compute: Callable[[Any, Sequence[list[Any]]], list[list[Any]]]
-    """Compute the results of several requests with the same options: a list for each request."""
+    compute_items: Callable[[Any, list[Any]], Sequence[Any]]
+    """Compute one result for each item of requests with the same options; defined by subclasses."""
 
     def __init__(self, name: str, model: Any, limits: ServeLimits, fields: Sequence[Field]):
         self.model_name, self.model, self.limits = name, model, limits
@@ -129,6 +130,11 @@ class Endpoint:
         """Start the thread that computes the requests."""
         return Batcher(self.compute, max_cost=self.limits.batch_words, on_batch=on_batch)
 
+    def compute(self, options: Any, requests: Sequence[list[Any]]) -> list[list[Any]]:
+        """Compute the items of several requests together; return the results of each request."""
+        results = iter(self.compute_items(options, list(chain.from_iterable(requests))))
+        return [list(islice(results, len(items))) for items in requests]
+
     def encode(self, options: Any, results: Sequence[Any]) -> bytes:
         """Return the JSON response with these results; those that are bytes are JSON already."""
         encoded = b", ".join(result if isinstance(result, bytes) else encode_json(result) for result in results)
@@ -142,12 +148,6 @@ class Endpoint:
 def encode_json(value: Any) -> bytes:
     """Return a value as JSON in UTF-8."""
     return json.dumps(value, ensure_ascii=False).encode()
-
-
-def group_by_request(results: Sequence[Any], requests: Sequence[list[Any]]) -> list[list[Any]]:
-    """Return the results of each request, given one result for each of their items in order."""
-    ends = np.cumsum([len(items) for items in requests]).tolist()
-    return [list(results[end - len(items) : end]) for items, end in zip(requests, ends, strict=True)]
 
 
 class EmbedEndpoint(Endpoint):
@@ -193,14 +193,13 @@ class EmbedEndpoint(Endpoint):
         costs = [max(1, len(tokens)) for tokens in sentences]
         return ParsedRequest(sentences, options, sum(costs), costs)
 
-    def compute(self, options: Any, requests: Sequence[list[Any]]) -> list[list[Any]]:
-        """Embed the sentences of all requests together; a result is the words and the vectors of a sentence."""
-        sentences = [tokens for items in requests for tokens in items]
+    def compute_items(self, options: Any, items: list[Any]) -> Sequence[Any]:
+        """Embed sentences; a result is the words and the vectors of a sentence."""
         layers, pooling, _ = options
-        vectors = self.model.embed(sentences, layers=layers)
+        vectors = self.model.embed(items, layers=layers)
         if pooling != "none":
             vectors = [pool(array, pooling) for array in vectors]
-        return group_by_request(list(zip(sentences, vectors, strict=True)), requests)
+        return list(zip(items, vectors, strict=True))
 
     def encode(self, options: Any, results: Sequence[Any]) -> bytes:
         *_, number_format = options
@@ -259,11 +258,9 @@ class PredictEndpoint(Endpoint):
             costs.append(max(1, read + written))
         return ParsedRequest(examples, tokenizer, sum(costs), costs)
 
-    def compute(self, options: Any, requests: Sequence[list[Any]]) -> list[list[Any]]:
-        """Predict the examples of all requests together."""
-        examples = [example for items in requests for example in items]
-        predictions = self.model_with(options).predict_examples(examples)
-        return group_by_request([prediction.to_dict() for prediction in predictions], requests)
+    def compute_items(self, options: Any, items: list[Any]) -> Sequence[Any]:
+        """Return the predictions for examples as dictionaries."""
+        return [prediction.to_dict() for prediction in self.model_with(options).predict_examples(items)]
 
 
 class SurprisalEndpoint(Endpoint):
@@ -299,22 +296,23 @@ class SurprisalEndpoint(Endpoint):
         return ParsedRequest(items, tuple(sorted(options.items())), sum(costs), () if is_text else costs)
 
     def compute(self, options: Any, requests: Sequence[list[Any]]) -> list[list[Any]]:
-        """Compute rows for items (line, sentence): independent sentences together, a text from beginning to end."""
+        """Compute the rows of independent sentences together, those of a text from beginning to end."""
+        is_text, compute = dict(options).get("context", "text") == "text", super().compute
+        batches = [[items] for items in requests] if is_text else [requests]
+        results = [rows_by_item for batch in batches for rows_by_item in compute(options, batch)]
+        return [list(chain.from_iterable(rows_by_item)) for rows_by_item in results]
+
+    def compute_items(self, options: Any, items: list[Any]) -> Sequence[Any]:
+        """Compute the rows of each item (line, sentence)."""
         arguments = dict(options)
         model = self.model_with(arguments.pop("tokenizer", UNSET))
-        is_text = arguments.get("context", "text") == "text"
-        results = []
-        for batch in [[items] for items in requests] if is_text else [requests]:
-            sentences = [sentence for items in batch for _, sentence in items]
-            columns = model.surprisal(sentences, **arguments).to_dict()
-            rows_by_sentence: list[list[dict[str, Any]]] = [[] for _ in sentences]
-            for values in zip(*columns.values(), strict=True):
-                row = dict(zip(columns, values, strict=True))
-                rows_by_sentence[row["line"] - 1].append(row)
-            for items, groups in zip(batch, group_by_request(rows_by_sentence, batch), strict=True):
-                numbered = zip(items, groups, strict=True)
-                results.append([row | {"line": line} for (line, _), rows in numbered for row in rows])
-        return results
+        columns = model.surprisal([sentence for _, sentence in items], **arguments).to_dict()
+        rows_by_item: list[list[dict[str, Any]]] = [[] for _ in items]
+        for values in zip(*columns.values(), strict=True):
+            row = dict(zip(columns, values, strict=True))
+            index = row["line"] - 1
+            rows_by_item[index].append(row | {"line": items[index][0]})
+        return rows_by_item
 
 
 class GenerateEndpoint(Endpoint):

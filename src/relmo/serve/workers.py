@@ -137,7 +137,7 @@ class EndpointWorker:
     _compute: Callable[[Sequence[QueuedRequest]], Sequence[list[Any]]]
     """Compute a batch; return the events of each job."""
 
-    def __init__(self, on_batch: Callable[[int], object] = lambda size: None):
+    def __init__(self, on_batch: Callable[[int], object]):
         self.on_batch = on_batch
         self.loop = asyncio.get_running_loop()
         self.queue: list[QueuedRequest] = []

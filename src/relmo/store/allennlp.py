@@ -70,26 +70,18 @@ MANY_LANGS = Names(
 DIRECTIONS = ("forward", "backward")
 
 
-class ElmoConfig(NamedTuple):
-    """Configuration of an ELMo; with `fixed` its mixes are not learned."""
-
-    requires_grad: bool
-    do_layer_norm: bool
-    dropout: float
-    keep_sentence_boundaries: bool
-    fixed: bool
-
-
 class SavedElmo(NamedTuple):
-    """ELMo of a saved model: its name, its biLM, its mixes and the projection after them (with AllenNLP's names), and
-    its configuration."""
+    """ELMo of a saved model: its name, its biLM, its mixes and the projection after them (with AllenNLP's names);
+    whether the biLM is trained and the mixes are not; and further `options` of AllenNLP's class Elmo."""
 
     name: str
     settings: BiLMSettings
     network: BiLMNetwork
     mixes: dict[str, Tensor]
     projection: dict[str, Tensor]
-    config: ElmoConfig
+    requires_grad: bool
+    has_fixed_mixes: bool
+    options: dict[str, Any]
 
 
 def is_allennlp(source: str | Path) -> bool:
@@ -139,14 +131,12 @@ def read_allennlp(source: str | Path, *, name: str | None = None, options: str |
         dropout = float(section.get("dropout", int, float, default=0.5))
         if not 0 <= dropout <= 1:
             raise ModelError(f"{section.where}.dropout is {dropout:g}; expected 0 to 1")
-        elmo_config = ElmoConfig(
-            requires_grad=section.get("requires_grad", bool, default=False),
-            do_layer_norm=section.get("do_layer_norm", bool, default=False),
-            dropout=dropout,
-            keep_sentence_boundaries=section.get("keep_sentence_boundaries", bool, default=False),
-            fixed=elmo_values.get("scalar_mix_parameters") is not None,
-        )
-        return SavedElmo(name, settings, network, mixes, projection, elmo_config)
+        keys = ("requires_grad", "do_layer_norm", "keep_sentence_boundaries")
+        elmo_options: dict[str, Any] = {key: section.get(key, bool, default=False) for key in keys}
+        requires_grad = elmo_options.pop("requires_grad")
+        elmo_options["dropout"] = dropout
+        is_fixed = elmo_values.get("scalar_mix_parameters") is not None
+        return SavedElmo(name, settings, network, mixes, projection, requires_grad, is_fixed, elmo_options)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ from relmo.disk.files import (
     fingerprint,
     is_file,
     parse_json,
-    read_text_file,
+    read_json,
 )
 from relmo.disk.outputs import atomic
 from relmo.errors import ModelError, SettingError, quote
@@ -196,11 +196,8 @@ def read_config(folder: Path, kinds: Collection[str] | None = None) -> dict[str,
         if installed:
             alternatives.append(f"the name of an installed model ({names})")
         raise ModelError(f"{folder}: {problem}; give {', or '.join(alternatives)}")
-    try:
-        config = parse_json(read_text_file(path))
-    except ValueError as error:
-        raise ModelError(f"{path}: is not valid JSON ({error}); {RESTORE}") from error
-    if not isinstance(config, dict) or "kind" not in config or "format_version" not in config:
+    config = read_json(path, RESTORE)
+    if "kind" not in config or "format_version" not in config:
         raise ModelError(f"{path}: is not a relmo config (no 'kind' and 'format_version')")
     if (version := config["format_version"]) != FORMAT_VERSION:
         versions = f"{quote(version)}; this relmo reads {FORMAT_VERSION}"
@@ -276,10 +273,8 @@ def save_weights(folder: Path, network: nn.Module) -> None:
 
 def encode_weights(tensors: dict[str, Tensor], precision: StoredPrecision) -> dict[str, Tensor]:
     """Return the tensors as they are stored."""
-    stored: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        stored |= encode_tensor(name, tensor.detach().cpu(), precision)
-    return stored
+    parts = [encode_tensor(name, tensor.detach().cpu(), precision) for name, tensor in tensors.items()]
+    return {name: tensor for part in parts for name, tensor in part.items()}
 
 
 def read_encoded(folder: Path, record: WeightsRecord, forms: dict[str, TensorForm]) -> dict[str, Tensor]:
@@ -302,10 +297,8 @@ def read_encoded(folder: Path, record: WeightsRecord, forms: dict[str, TensorFor
 
 def encoded_forms(tensors: Mapping[str, TensorForm], precision: StoredPrecision) -> dict[str, TensorForm]:
     """Return the forms in which the tensors of a network are stored."""
-    forms: dict[str, TensorForm] = {}
-    for name, form in tensors.items():
-        forms |= stored_forms(name, form, precision)
-    return forms
+    parts = [stored_forms(name, form, precision) for name, form in tensors.items()]
+    return {name: form for part in parts for name, form in part.items()}
 
 
 def write_weights(

@@ -6,7 +6,6 @@
 Its value is a Python package whose folder is the model folder. It is located without being imported.
 """
 
-from collections import Counter
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import relmo
-from relmo.disk.files import parse_json, read_text_file
+from relmo.disk.files import read_json
 from relmo.errors import ModelError
 
 CONFIG = "config.json"
@@ -36,10 +35,9 @@ class InstalledModel(NamedTuple):
     def config(self) -> dict[str, Any]:
         """Contents of config.json, unchecked; empty if it cannot be read."""
         try:
-            config = parse_json(read_text_file(self.folder / CONFIG))
-        except (ModelError, OSError, ValueError):
+            return read_json(self.folder / CONFIG, "")
+        except ModelError:
             return {}
-        return config if isinstance(config, dict) else {}
 
     def __str__(self) -> str:
         return f"{self.package} {self.version}" if self.package else f"relmo {self.version}"
@@ -90,10 +88,10 @@ def get_installed(name: str) -> InstalledModel | None:
 
 def find_clashes() -> list[str]:
     """Return a message for every name that several packages use."""
-    models = installed_models()
-    counts = Counter(model.name for model in models)
-    clashes = {name: [model for model in models if model.name == name] for name, count in counts.items() if count > 1}
-    return [f"{name}: is in {_join(models)}; uninstall all but one" for name, models in clashes.items()]
+    groups: dict[str, list[InstalledModel]] = {}
+    for model in installed_models():
+        groups.setdefault(model.name, []).append(model)
+    return [f"{name}: is in {_join(group)}; uninstall all but one" for name, group in groups.items() if len(group) > 1]
 
 
 def _join(models: list[InstalledModel]) -> str:

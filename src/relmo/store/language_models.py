@@ -35,6 +35,7 @@ LAYER = re.compile(
 )
 OUTPUT = re.compile(r"(?:1\.)?decoder\.(weight|bias)")
 PROJECTION, STARTS = "proj", {"start_h": "charlstm_h_init", "start_c": "charlstm_c_init"}
+EMBEDDED, RECURRENT = "encoder.embedding.weight", "encoder.recurrent.layers.{}.0.{}"  # in relmo's network
 CELL_BY_BLOCKS = {4: "lstm", 3: "gru", 1: "elman"}
 UNKNOWN_SYMBOLS, END_SYMBOLS = (UNKNOWN, "<UNK>", "xxunk"), (END, "<eos>", "xxbos", "\n")
 MAX_SYMBOLS = 10_000_000
@@ -61,21 +62,20 @@ def read_language_model(source: str | Path) -> SavedLM:
     stored, value, module = _read(path)
     if isinstance(value, dict) and value.get("is_forward_lm") is False:
         raise ModelError(f"{path}: reads text backwards; relmo loads forward language models")
-    tensors = _rename(stored, path)
-    symbols = _read_symbols(value, path, len(tensors["embedding"]))
-    layers = max((int(name.split(".")[0]) for name in tensors if name[0].isdigit()), default=-1) + 1
     try:
-        first, last = (tensors[f"{layer}.weight_hh"] for layer in (0, layers - 1))
-        cell = CELL_BY_BLOCKS[len(first) // first.shape[1]]
+        tensors, layers = _rename(stored, path)
+        embedding = tensors[EMBEDDED]
+        symbols = _read_symbols(value, path, len(embedding))
+        first, last = (tensors[RECURRENT.format(layer, "weight_hh")] for layer in (0, layers - 1))
         model = LanguageModelSettings(
-            cell=cell,
-            cell_options=("learned_start=true",) if "start_h" in tensors else (),
+            cell=CELL_BY_BLOCKS[len(first) // first.shape[1]],
+            cell_options=("learned_start=true",) if RECURRENT.format(0, "start_h") in tensors else (),
             layers=layers,
             hidden=first.shape[1],
             last_hidden=last.shape[1] if last.shape[1] != first.shape[1] else None,
-            embedding=tensors["embedding"].shape[1],
+            embedding=embedding.shape[1],
             nonlinearity="relu" if _find_mode(module) == "RNN_RELU" else "tanh",
-            tied=torch.equal(tensors["embedding"], tensors["output.weight"]),
+            tied=torch.equal(embedding, tensors["softmax.weight"]),
         )
         is_char = isinstance(value, dict) and ("dictionary" in value or "vocab" in value)
         unit: Any = {"unit": "char"} if is_char else {"unit": "word", "tokenizer": "whitespace"}
@@ -83,8 +83,8 @@ def read_language_model(source: str | Path) -> SavedLM:
         settings.check()
         network = make_language_model(model, len(symbols))
         assert isinstance(network, RecurrentLM)
-        network.load_state_dict(_place(tensors, layers))
-    except (KeyError, IndexError, RuntimeError) as error:
+        network.load_state_dict(tensors)
+    except (KeyError, IndexError, RuntimeError, ValueError) as error:
         raise ModelError(f"{path}: its tensors are not those of a recurrent language model ({error})") from error
     return SavedLM(network, Vocabulary(symbols), settings)
 
@@ -105,45 +105,38 @@ def _read(path: Path) -> tuple[dict[str, StoredTensor], Any, PickledObject | Non
     return objects.find_tensors(tensors) if isinstance(tensors, dict) else {}, value, None
 
 
-def _rename(stored: dict[str, StoredTensor], path: Path) -> dict[str, Tensor]:
-    """Return the tensors under common names: embedding, LAYER.weight_ih, output.weight, start_h and so on."""
+def _rename(stored: dict[str, StoredTensor], path: Path) -> tuple[dict[str, Tensor], int]:
+    """Return the tensors under the names of relmo's network, and the number of recurrent layers."""
     names: dict[str, str] = {}
+    layers = 0
     for name in sorted(stored, key=lambda name: name.endswith("_raw")):  # of dropped weights, those before dropout
         if EMBEDDING.fullmatch(name):
-            names["embedding"] = name
+            names[EMBEDDED] = name
         elif match := LAYER.fullmatch(name):
-            module, kind, side, layer, _ = match.groups()
-            names[f"{int(module or 0) + int(layer or 0)}.{kind}_{side}"] = name
+            module, kind, side, number, _ = match.groups()
+            layer = int(module or 0) + int(number or 0)
+            layers = max(layers, layer + 1)
+            names[RECURRENT.format(layer, f"{kind}_{side}")] = name
         elif match := OUTPUT.fullmatch(name):
-            names[f"output.{match[1]}"] = name
-    names |= {start: name for start, name in STARTS.items() if name in stored}
-    if missing := {"embedding", "output.weight"} - {*names}:
-        raise ModelError(f"{path}: has no {min(missing).partition('.')[0]} layer of a language model")
+            names[f"softmax.{match[1]}"] = name
+    for required, called in ((EMBEDDED, "embedding"), ("softmax.weight", "output")):
+        if required not in names:
+            raise ModelError(f"{path}: has no {called} layer of a language model")
     tensors = {name: _to_tensor(stored[source]) for name, source in names.items()}
-    tensors.setdefault("output.bias", torch.zeros(len(tensors["output.weight"])))
+    weight = tensors["softmax.weight"]
+    tensors.setdefault("softmax.bias", torch.zeros(len(weight)))
     if f"{PROJECTION}.weight" in stored:  # Flair: a linear layer before the output layer, which it becomes a part of
-        weight, bias = (_to_tensor(stored[f"{PROJECTION}.{kind}"]) for kind in ("weight", "bias"))
-        tensors["output.bias"] = tensors["output.bias"] + tensors["output.weight"] @ bias
-        tensors["output.weight"] = tensors["output.weight"] @ weight
-    return tensors
+        tensors["softmax.weight"] = weight @ _to_tensor(stored[f"{PROJECTION}.weight"])
+        tensors["softmax.bias"] = tensors["softmax.bias"] + weight @ _to_tensor(stored[f"{PROJECTION}.bias"])
+    for start, source in STARTS.items():
+        if source in stored:
+            for layer, row in enumerate(_to_tensor(stored[source]).reshape(layers, -1)):
+                tensors[RECURRENT.format(layer, start)] = row
+    return tensors, layers
 
 
 def _to_tensor(stored: StoredTensor) -> Tensor:
     return torch.from_numpy(np.array(stored.read(), dtype=np.float32))
-
-
-def _place(tensors: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """Return the tensors under the names of relmo's network."""
-    names = {"embedding": "encoder.embedding.weight", "output.weight": "softmax.weight", "output.bias": "softmax.bias"}
-    placed = {names[name]: tensors[name] for name in names}
-    for name, tensor in tensors.items():
-        if name in STARTS:
-            for layer, start in enumerate(tensor.reshape(layers, -1)):
-                placed[f"encoder.recurrent.layers.{layer}.0.{name}"] = start
-        elif name[0].isdigit():
-            layer_name, _, weight = name.partition(".")
-            placed[f"encoder.recurrent.layers.{layer_name}.0.{weight}"] = tensor
-    return placed
 
 
 def _find_mode(module: PickledObject | None) -> Any:
@@ -164,7 +157,8 @@ def _read_symbols(value: Any, path: Path, count: int) -> list[str]:
         if not files:
             expected = "vocab.txt, with one symbol per line in the order of the ids, or fastai's itos.pkl"
             raise ModelError(f"{path}: has no vocabulary next to it: {expected}")
-        symbols, where = _read_list(files[0]), str(files[0])
+        file, where = files[0], str(files[0])
+        symbols = read_plain_pickle(file) if file.suffix == ".pkl" else [line.text for line in read_lines(file)]
     if not isinstance(symbols, list) or len(symbols) > MAX_SYMBOLS:
         raise ModelError(f"{where}: holds no list of symbols")
     names = [symbol.decode("utf-8", "replace") if isinstance(symbol, bytes) else symbol for symbol in symbols]
@@ -182,7 +176,3 @@ def _read_symbols(value: Any, path: Path, count: int) -> list[str]:
         seen[name] = seen.get(name, 0) + 1
         names[i] = name if seen[name] == 1 else f"{name}#{seen[name]}"
     return names
-
-
-def _read_list(path: Path) -> Any:
-    return read_plain_pickle(path) if path.suffix == ".pkl" else [line.text for line in read_lines(path)]

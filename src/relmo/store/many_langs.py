@@ -8,7 +8,6 @@ encoder.pkl            compared with the settings before memory is allocated
 """
 
 from pathlib import Path
-from typing import NamedTuple
 
 from relmo.disk.files import is_file
 from relmo.disk.state_dict import read_state_dict
@@ -40,20 +39,12 @@ _MAX_SYMBOLS = 10_000_000
 _MAX_DIGITS = 10  # of the number of a symbol
 
 
-class ManyLangs(NamedTuple):
-    """Contents of a folder."""
-
-    settings: BiLMSettings
-    network: BiLMNetwork
-    dictionaries: Dictionaries
-
-
 def is_many_langs(folder: str | Path) -> bool:
     """Return whether this is a folder of ELMoForManyLangs."""
     return all(is_file(Path(folder) / name) for name in (CHARACTERS, TOKENS, ENCODER))
 
 
-def read_many_langs(folder: str | Path) -> ManyLangs:
+def read_many_langs(folder: str | Path) -> tuple[BiLMSettings, BiLMNetwork, Dictionaries]:
     """Read the settings, the network and the dictionaries."""
     folder = Path(folder)
     where, values = f"{folder}: its settings, assumed to be the published ones", PUBLISHED
@@ -95,7 +86,7 @@ def read_many_langs(folder: str | Path) -> ManyLangs:
     tensors = read_state_dict(folder / TOKENS) | read_state_dict(folder / ENCODER)
     names = [part.name for part in layout(network, MANY_LANGS)]
     files = {name: str(folder / (ENCODER if name.startswith(DIRECTIONS) else TOKENS)) for name in names}
-    return ManyLangs(settings, read_network(network, MANY_LANGS, tensors, files, where), dictionaries)
+    return settings, read_network(network, MANY_LANGS, tensors, files, where), dictionaries
 
 
 def dictionary_sizes(dictionaries: Dictionaries, word_dim: int) -> DictionarySizes:

@@ -40,14 +40,6 @@ RENAMED = (  # names in a checkpoint and in the .hdf5
 )
 
 
-class SavedBiLM(NamedTuple):
-    """Contents of a checkpoint; without a vocabulary file, there is no output layer."""
-
-    network: BiLMNetwork
-    settings: BiLMSettings
-    vocabulary: SentenceVocabulary | None
-
-
 class Entry(NamedTuple):
     """Place of a tensor in the data files."""
 
@@ -63,8 +55,8 @@ def is_checkpoint(source: str | Path) -> bool:
     return is_file(folder / OPTIONS) and any(folder.glob(f"*{INDEX}"))
 
 
-def read_checkpoint(source: str | Path) -> SavedBiLM:
-    """Read the latest checkpoint of a folder."""
+def read_checkpoint(source: str | Path) -> tuple[BiLMNetwork, BiLMSettings, SentenceVocabulary | None]:
+    """Read the latest checkpoint of a folder; without a vocabulary file, there is no output layer."""
     folder = Path(source)
     settings = parse_options(load_json(Member(folder / OPTIONS)), str(folder / OPTIONS))
     index = find_latest(folder)
@@ -90,7 +82,7 @@ def read_checkpoint(source: str | Path) -> SavedBiLM:
             network.softmax, network.vocab_size = FullSoftmax(size, len(vocabulary)), len(vocabulary)
             for name, weight in zip(SOFTMAX, (network.softmax.weight, network.softmax.bias), strict=True):
                 weight.copy_(torch.from_numpy(read_tensor(index, entries, (name,))))
-    return SavedBiLM(network.eval(), settings, vocabulary)
+    return network.eval(), settings, vocabulary
 
 
 def find_latest(folder: Path) -> Path:
@@ -149,16 +141,11 @@ def read_index(path: Path) -> Iterator[tuple[str, Entry]]:
     table = path.read_bytes()
     if table[-len(MAGIC) :] != MAGIC:
         raise ValueError("it has another format")
-    footer = table[-FOOTER:]
-    position = 0
-    numbers = []
-    for _ in range(4):  # offset and size of two blocks: metadata, and the list of blocks
-        number, position = read_varint(footer, position)
-        numbers.append(number)
+    _, _, start, size, _ = read_varints(table[-FOOTER:], 0, 4)  # of two blocks: metadata, and the list of blocks
     count = 0
-    for _, handle in read_block(table, *numbers[2:]):
-        offset, position = read_varint(handle, 0)
-        for name, value in read_block(table, offset, read_varint(handle, position)[0]):
+    for _, handle in read_block(table, start, size):
+        offset, size, _ = read_varints(handle, 0, 2)
+        for name, value in read_block(table, offset, size):
             count += 1
             if count > MAX_TENSORS:
                 raise ValueError("it has too many tensors")
@@ -181,24 +168,25 @@ def read_block(table: bytes, offset: int, size: int) -> Iterator[tuple[bytes, by
     end = size - 4 - 4 * int.from_bytes(block[size - 4 : size], "little")
     key, position = b"", 0
     while position < end:
-        shared, position = read_varint(block, position)
-        unshared, position = read_varint(block, position)
-        length, position = read_varint(block, position)
+        shared, unshared, length, position = read_varints(block, position, 3)
         key = key[:shared] + block[position : position + unshared]
         position += unshared + length
         yield key, block[position - length : position]
 
 
-def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return a number that is stored in groups of seven bits, the lowest first, and the position after it."""
-    value = 0
-    for shift in range(0, 64, 7):
-        byte = data[position]
+def read_varints(data: bytes, position: int, count: int) -> list[int]:
+    """Return numbers that are stored in groups of seven bits, the lowest first, and the position after them."""
+    numbers = []
+    for _ in range(count):
+        value, shift = 0, 0
+        while (byte := data[position]) >= 128 and shift < 63:
+            value |= (byte & 127) << shift
+            position, shift = position + 1, shift + 7
+        if byte >= 128:
+            raise ValueError("a number is too long")
+        numbers.append(value | byte << shift)
         position += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, position
-    raise ValueError("a number is too long")
+    return [*numbers, position]
 
 
 def read_message(data: bytes) -> dict[int, list[Any]]:
@@ -207,14 +195,14 @@ def read_message(data: bytes) -> dict[int, list[Any]]:
     value: Any
     position = 0
     while position < len(data):
-        tag, position = read_varint(data, position)
+        tag, position = read_varints(data, position, 1)
         wire_type = tag & 7
         if wire_type == VARINT:
-            value, position = read_varint(data, position)
+            value, position = read_varints(data, position, 1)
         elif wire_type in (FIXED64, BYTES, FIXED32):
             size = {FIXED64: 8, FIXED32: 4}.get(wire_type)
             if size is None:
-                size, position = read_varint(data, position)
+                size, position = read_varints(data, position, 1)
             value, position = data[position : position + size], position + size
         else:
             raise ValueError("a field has an unknown type")

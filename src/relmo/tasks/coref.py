@@ -22,6 +22,7 @@ from relmo.networks.coref import CorefNetwork, DocumentBatch, SpanLinks
 from relmo.networks.inputs import TaskBatch
 from relmo.settings.fields import check_sentence
 from relmo.settings.tasks import CorefSettings, CorefTextSettings
+from relmo.tasks import results
 from relmo.tasks.features import MessageCallback, Words, WordVocabulary
 from relmo.tasks.results import BEGIN, MarkedSpan, TextSpan, TokenizedText, render_html, shorten, split_at_marks
 from relmo.tasks.scores import TaskReport, coref_report
@@ -33,6 +34,7 @@ from relmo.text.tokenize import split_tokens
 from relmo.text.vocabulary import Vocabulary
 
 GENRES = "genres-vocabulary"
+PAGE_TEMPLATE = Path(__file__).with_name("coref.html")
 MIN_SPANS = 24  # spans that are kept of any document that has as many: half of a short one may be mentions
 LinkedSpan = tuple[int, int, float | None]  # first word, end, probability of the antecedent
 
@@ -208,7 +210,7 @@ class Coreference(Task[CorefDocument, ResolvedText]):
                 lines = "\n".join(map(" ".join, filter(None, document.sentences)))
                 words = Tokenized(lines or document.text, Tokenized.from_words(document.words).tokens)
             clusters = [
-                [Mention(*words.span(start, end), start, end, probability) for start, end, probability in cluster]
+                [Mention(*words.span(start, end), probability) for start, end, probability in cluster]
                 for cluster in self._link_spans(links)
             ]
             lengths = list(map(len, document.sentences))
@@ -316,47 +318,16 @@ def conll(document: CorefDocument, clusters: Sequence[Sequence[Place]]) -> str:
     return "\n".join([*lines, "#end document"])
 
 
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Coreference</title><style>
-body {{ font: 17px/1.9 Georgia, serif; max-width: 46em; margin: 2em auto; padding: 0 1em; color: #222 }}
-p {{ white-space: pre-wrap }}
-[data-cluster] {{ background: hsl(var(--hue) 75% 88%); border-bottom: 2px solid hsl(var(--hue) 60% 45%);
-  border-radius: 3px; padding: 1px 2px }}
-[data-cluster] sub {{ font: 11px sans-serif; color: hsl(var(--hue) 70% 28%) }}
-.chosen {{ background: hsl(var(--hue) 75% 70%) }}
-li {{ margin: 0.3em 0 }}
-</style></head><body>
-{documents}
-<script>
-const highlightCluster = event => {{
-  const mention = event.target.closest("[data-cluster]");
-  for (const element of document.querySelectorAll(".chosen")) element.classList.remove("chosen");
-  if (!mention) return;
-  const cluster = mention.closest("section").querySelectorAll(`[data-cluster="${{mention.dataset.cluster}}"]`);
-  for (const element of cluster) element.classList.add("chosen");
-}};
-document.addEventListener("mouseover", highlightCluster);
-</script></body></html>
-"""
-
-
 def page(documents: Sequence[ResolvedText]) -> str:
     """Return all documents as one self-contained page; hovering over a mention highlights its cluster."""
     sections = []
     for document in documents:
-        marked = []
-        for part, mark in split_at_marks(document.text, document.marks()):
-            if mark is None:
-                marked.append(html.escape(part))
-            elif part == BEGIN:
-                marked.append(f'<span data-cluster="{mark.label}" style="--hue: {mark.hue}">')
-            else:
-                marked.append(f"<sub>{mark.label}</sub></span>")
+        begin = '<span data-cluster="{label}" style="--hue: {hue}">'
+        marked = results.mark_html(document.text, document.marks(), begin, "<sub>{label}</sub></span>")
         rows = []
         for number, cluster in enumerate(document.clusters, start=1):
             mentions = html.escape(" | ".join(mention.text for mention in cluster))
             rows.append(f'<li><span data-cluster="{number}" style="--hue: {_hue(number)}">{mentions}</span></li>')
         title = f"<h2>{html.escape(document.name)}</h2>" if document.name else ""
-        sections.append(f"<section>{title}<p>{''.join(marked)}</p><ol>{''.join(rows)}</ol></section>")
-    return PAGE.format(documents="\n".join(sections))
+        sections.append(f"<section>{title}<p>{marked}</p><ol>{''.join(rows)}</ol></section>")
+    return PAGE_TEMPLATE.read_text(encoding="utf-8").replace("{documents}", "\n".join(sections))

@@ -7,7 +7,6 @@ static vectors and the biLM are models of their own (`store/references.py`); the
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -64,20 +63,47 @@ def count_words(sentences: Iterable[Words], settings: InputSettings) -> WordVoca
     return WordVocabulary.from_counts(list(counts), np.array(list(counts.values())), min_count=settings.min_count)
 
 
-@dataclass
 class EncodedSentences:
     """Sentences as arrays, to be padded in batches; each word is an index into the distinct words."""
 
-    features: "WordFeatures"
-    lengths: np.ndarray  # (S,)
-    starts: np.ndarray  # (S,)
-    numbers: np.ndarray  # (N,)
-    ids: np.ndarray | None  # ids of the distinct words in the vocabulary
-    rows: np.ndarray | None  # and their rows of the static vectors
-    spellings: Spellings | None
-    elmo: ElmoVectors | None  # layers of a frozen biLM
-    gpu_layers: Tensor | None  # (N, K, E): layers of all words in the memory of a GPU, if they fit
-    tokens: Sequence[Words]  # the words themselves, for a biLM that is fine-tuned
+    def __init__(self, features: "WordFeatures", sentences: Sequence[Words], on_message: MessageCallback):
+        # ’ is replaced by ' in unknown words if the training examples have the result: don’t is then read as don't
+        settings, bilm, known = features.settings, features.bilm, features.vocabulary.index
+        fold = str.lower if settings.lowercase else str
+        sentences = list(sentences)
+        for i, words in enumerate(sentences):
+            if "’" in "".join(words):
+                pairs = [(word, word.replace("’", "'")) for word in words]
+                sentences[i] = [new if fold(word) not in known and fold(new) in known else word for word, new in pairs]
+        index: dict[str, int] = {}
+        numbers = (index.setdefault(word, len(index)) for words in sentences for word in words)
+        self.features = features
+        self.lengths = np.array([len(words) for words in sentences], dtype=np.int64)  # (S,)
+        self.starts = np.cumsum(self.lengths) - self.lengths  # (S,)
+        self.numbers = np.fromiter(numbers, dtype=np.int32, count=int(self.lengths.sum()))  # (N,)
+        distinct = list(index)
+        # ids of the distinct words in the vocabulary, and their rows of the static vectors
+        self.ids = features.vocabulary.ids(map(fold, distinct)) if features.has_learned_words else None
+        self.rows = None if features.vectors is None else features.static_rows(distinct)
+        has_spellings = features.max_filter_width > 0
+        self.spellings = Spellings(distinct or [""], settings.max_characters) if has_spellings else None
+        self.tokens = sentences if features.has_tuned_bilm else ()  # for a biLM that is fine-tuned
+        self.elmo: ElmoVectors | None = None  # layers of a frozen biLM
+        self.gpu_layers: Tensor | None = None  # (N, K, E): layers of all words in the memory of a GPU, if they fit
+        if bilm is None or features.has_tuned_bilm:
+            return
+        folded = features.fold_for_bilm(sentences)
+        if features.cache is None:
+            self.elmo = ComputedVectors(bilm, folded, features.cut)
+            return
+        self.elmo = features.cache.vectors(folded, on_message)
+        # cached layers that fit are copied to the biLM's GPU once, instead of batch by batch
+        if bilm.device.type == "cuda":
+            torch.cuda.empty_cache()  # memory of the embedding, which training does not need
+            num_layers, size = features.elmo_shape
+            num_bytes = len(self.numbers) * num_layers * size * 2
+            if num_bytes and num_bytes <= torch.cuda.mem_get_info(bilm.device)[0] * MAX_GPU_SHARE:
+                self.gpu_layers = load_layers(self.elmo, self.lengths, (num_layers, size), bilm.device)
 
     def batch(self, indices: np.ndarray) -> WordBatch:
         """Return the batch of the sentences with these indices."""
@@ -179,7 +205,7 @@ class WordFeatures:
             references["elmo"] = Reference(source, bilm_digest(bilm))
         features = cls(settings, count_words(sentences, settings), vectors=vectors, bilm=bilm, references=references)
         if bilm is not None and settings.elmo_norm:
-            features.spread = measure_spread(bilm, features._fold_for_bilm(sentences))
+            features.spread = measure_spread(bilm, features.fold_for_bilm(sentences))
         return features
 
     @classmethod
@@ -260,7 +286,7 @@ class WordFeatures:
             return
         # only words with letters count: numbers and punctuation are the same in many languages
         counts = Counter(word for words in sentences for word in words if any(map(str.isalpha, word)))
-        rows = self._static_rows(list(counts))
+        rows = self.static_rows(list(counts))
         num_covered = sum(count for count, row in zip(counts.values(), rows, strict=True) if row > 0)
         coverage = num_covered / max(counts.total(), 1)
         if coverage >= LOW_COVERAGE:
@@ -279,52 +305,9 @@ class WordFeatures:
 
     def encode(self, sentences: Sequence[Words], on_message: MessageCallback = lambda _: None) -> EncodedSentences:
         """Encode sentences as arrays; the cache of a frozen biLM's layers, if there is one, reports to `on_message`."""
-        # ’ is replaced by ' in unknown words if the training examples have the result: don’t is then read as don't
-        known, fold = self.vocabulary.index, str.lower if self.settings.lowercase else str
-        sentences = list(sentences)
-        for i, words in enumerate(sentences):
-            if "’" in "".join(words):
-                pairs = [(word, word.replace("’", "'")) for word in words]
-                sentences[i] = [new if fold(word) not in known and fold(new) in known else word for word, new in pairs]
-        lengths = np.array([len(words) for words in sentences], dtype=np.int64)
-        index: dict[str, int] = {}
-        numbers = np.fromiter(
-            (index.setdefault(word, len(index)) for words in sentences for word in words),
-            dtype=np.int32,
-            count=int(lengths.sum()),
-        )
-        distinct, ids = list(index), None
-        if self.has_learned_words:
-            ids = self.vocabulary.ids([word.lower() for word in distinct] if self.settings.lowercase else distinct)
-        elmo: ElmoVectors | None = None
-        gpu_layers = None
-        if self.bilm is not None and not self.has_tuned_bilm:
-            folded, device = self._fold_for_bilm(sentences), self.bilm.device
-            if self.cache is None:
-                elmo = ComputedVectors(self.bilm, folded, self.cut)
-            else:
-                elmo = self.cache.vectors(folded, on_message)
-            # cached layers that fit are copied to the biLM's GPU once, instead of batch by batch
-            if self.cache is not None and device.type == "cuda":
-                torch.cuda.empty_cache()  # memory of the embedding, which training does not need
-                (num_layers, size), num_words = self.elmo_shape, int(lengths.sum())
-                num_bytes = num_words * num_layers * size * 2
-                if num_words and num_bytes <= torch.cuda.mem_get_info(device)[0] * MAX_GPU_SHARE:
-                    gpu_layers = load_layers(elmo, lengths, (num_layers, size), device)
-        return EncodedSentences(
-            features=self,
-            lengths=lengths,
-            starts=np.cumsum(lengths) - lengths,
-            numbers=numbers,
-            ids=ids,
-            rows=None if self.vectors is None else self._static_rows(distinct),
-            spellings=Spellings(distinct or [""], self.settings.max_characters) if self.max_filter_width else None,
-            elmo=elmo,
-            gpu_layers=gpu_layers,
-            tokens=sentences if self.has_tuned_bilm else (),
-        )
+        return EncodedSentences(self, sentences, on_message)
 
-    def _static_rows(self, words: Sequence[str]) -> np.ndarray:
+    def static_rows(self, words: Sequence[str]) -> np.ndarray:
         """Return rows of the static vectors, by the word or by its lower case; 0 if neither has a vector."""
         assert self.vectors is not None
         index, has_vector = self.vectors.vocabulary.index, self.vectors.has_vector
@@ -337,7 +320,8 @@ class WordFeatures:
                     break
         return rows
 
-    def _fold_for_bilm(self, sentences: Sequence[Words]) -> Sequence[Words]:
+    def fold_for_bilm(self, sentences: Sequence[Words]) -> Sequence[Words]:
+        """Return sentences in the case that the biLM reads."""
         assert self.bilm is not None
         if not self.bilm.settings.text.lowercase:
             return sentences
@@ -346,7 +330,7 @@ class WordFeatures:
     def elmo_ids(self, sentences: Sequence[Words], steps: int) -> Tensor:
         """Return the input of a fine-tuned biLM: character ids (B, T, C), or word ids + 1 (B, T)."""
         assert self.bilm is not None
-        sentences, model = self._fold_for_bilm(sentences), self.bilm.settings.model
+        sentences, model = self.fold_for_bilm(sentences), self.bilm.settings.model
         if model.input == "char":
             ids = sentence_ids(sentences, model.max_characters)
             return ids if ids.shape[1] else ids.new_zeros(len(ids), steps, ids.shape[2])

@@ -180,7 +180,7 @@ class PassageReader(PairTask[TokenizedQuestion, FoundAnswer]):
         for example, row in zip(examples, rows, strict=True):
             passage, question = example.passage, example.question.text
             spans = [
-                FoundSpan(*passage.span(start, last + 1), start, last + 1, exp(score))
+                FoundSpan(*passage.span(start, last + 1), exp(score))
                 for start, last, score in zip(*row, strict=True)
                 if score > -inf
             ]

@@ -97,20 +97,25 @@ def mark_labels(spans: Iterable[LabelledSpan]) -> list[MarkedSpan]:
     return [MarkedSpan(span.start, span.end, span.label, crc32(span.label.encode()) % 360) for span in spans]
 
 
-def render_html(text: str, marks: Sequence[MarkedSpan]) -> str:
-    """Render a text with coloured spans for a notebook."""
+def mark_html(text: str, marks: Sequence[MarkedSpan], begin: str, end: str) -> str:
+    """Return a text as HTML with formats for the begin and the end of each mark, of its {label} and {hue}."""
     parts = []
     for part, mark in split_at_marks(text, marks):
         if mark is None:
             parts.append(html.escape(part))
-        elif part == BEGIN:
-            parts.append(
-                f'<span style="color:#222;background:hsl({mark.hue} 75% 88%);border-bottom:2px solid '
-                f'hsl({mark.hue} 60% 45%);border-radius:3px;padding:1px 2px">'
-            )
         else:
-            parts.append(f'<sub style="color:hsl({mark.hue} 70% 28%)"> {html.escape(mark.label)}</sub></span>')
-    return f'<p style="white-space:pre-wrap;line-height:1.9">{"".join(parts)}</p>'
+            parts.append((begin if part == BEGIN else end).format(label=html.escape(mark.label), hue=mark.hue))
+    return "".join(parts)
+
+
+def render_html(text: str, marks: Sequence[MarkedSpan]) -> str:
+    """Render a text with coloured spans for a notebook."""
+    begin = (
+        '<span style="color:#222;background:hsl({hue} 75% 88%);border-bottom:2px solid '
+        'hsl({hue} 60% 45%);border-radius:3px;padding:1px 2px">'
+    )
+    marked = mark_html(text, marks, begin, '<sub style="color:hsl({hue} 70% 28%)"> {label}</sub></span>')
+    return f'<p style="white-space:pre-wrap;line-height:1.9">{marked}</p>'
 
 
 def shorten(text: str, max_length: int = 80) -> str:

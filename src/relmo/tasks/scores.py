@@ -25,7 +25,7 @@ import importlib.util
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence, Set
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ from relmo.text.readers.tagged import spans
 
 CONTINUATION = "C-"  # prefix of roles
 NO_ROLE = "none"
-SACREBLEU_METRICS = ("bleu", "chrf")
+SACREBLEU_METRICS, TEXT_SCORES = ("bleu", "chrf"), ("rouge1", "rouge2", "rougeL", "exact", "prefix")
 HAS_SACREBLEU = importlib.util.find_spec("sacrebleu") is not None
 METRICS = {"bleu": "bleu", "chrf": "chrf", "rouge": "rougeL", "exact": "exact"}  # of texts: in settings, in reports
 LENGTH_BOUNDS = (5, 10, 15, 20, 30, 40, 60, 100, 200)  # maximum source length of each group, in units
@@ -70,8 +70,7 @@ class Confusion:
     @classmethod
     def from_pairs(cls, counts: Counter[tuple[str, str]], *, last: str | None = None) -> "Confusion":
         """Build the matrix from counts of (gold, predicted); labels in alphabetical order, then `last` if given."""
-        labels = sorted({label for pair in counts for label in pair} - {last})
-        labels += [] if last is None else [last]
+        labels = sorted({label for pair in counts for label in pair} - {last}) + ([] if last is None else [last])
         return cls(labels, [[counts[gold, predicted] for predicted in labels] for gold in labels])
 
 
@@ -187,12 +186,10 @@ def answer_report(answers: Sequence[str], references: References) -> TaskReport:
     """Score answers by exact match and word F1 against the closest reference; also over answerable questions alone."""
     f1, exact = 0.0, 0
     for answer, texts in zip(answers, references, strict=True):
-        words, best = normalize_answer(answer), 0.0
-        for reference in map(normalize_answer, texts):
-            num_shared = (Counter(words) & Counter(reference)).total()
-            best = max(best, f1_score(num_shared, len(words), len(reference))[2])
-        f1 += best
-        exact += words in map(normalize_answer, texts)
+        words, gold = normalize_answer(answer), [normalize_answer(text) for text in texts]
+        shared = ((Counter(words) & Counter(reference)).total() for reference in gold)
+        f1 += max((f1_score(n, len(words), len(ref))[2] for n, ref in zip(shared, gold, strict=True)), default=0.0)
+        exact += words in gold
     count, num_answerable = max(len(answers), 1), sum(map(bool, references))
     values = {"f1": f1 / count, "exact_match": exact / count}
     if 0 < num_answerable < len(references):
@@ -226,12 +223,11 @@ def find_arguments(tags: Sequence[str]) -> list[Argument]:
     index_by_label: dict[str, int] = {}
     for start, end, tag_label in spans(tags):
         label = tag_label.removeprefix(CONTINUATION)
-        if label != tag_label and label in index_by_label:
-            i = index_by_label[label]
-            arguments[i] = Argument(label, (*arguments[i].parts, (start, end)))
-        else:
+        if label == tag_label or label not in index_by_label:
             index_by_label[label] = len(arguments)
-            arguments.append(Argument(label, ((start, end),)))
+            arguments.append(Argument(label, ()))
+        i = index_by_label[label]
+        arguments[i] = Argument(label, (*arguments[i].parts, (start, end)))
     return [argument for argument in arguments if argument.label != VERB]
 
 
@@ -325,7 +321,7 @@ def text_report(
 
 
 def _mean_scores(scores: Sequence[dict[str, float]]) -> dict[str, float]:
-    sums = dict.fromkeys(("rouge1", "rouge2", "rougeL", "exact", "prefix"), 0.0)
+    sums = dict.fromkeys(TEXT_SCORES, 0.0)
     for text_scores in scores:
         for name in sums:
             sums[name] += text_scores[name]
@@ -340,7 +336,7 @@ def score_text(text: str, references: Sequence[str]) -> dict[str, float]:
     exact            1 if the text equals a reference, apart from surrounding whitespace, otherwise 0
     prefix           fraction of the reference's characters that are correct before the first error
     """
-    best = dict.fromkeys(("rouge1", "rouge2", "rougeL", "exact", "prefix"), 0.0)
+    best = dict.fromkeys(TEXT_SCORES, 0.0)
     words = _WORDS.findall(text.lower())
     for reference in references:
         reference_words = _WORDS.findall(reference.lower())
@@ -483,12 +479,7 @@ def best_pairs(values: np.ndarray) -> list[tuple[int, int]]:
     return [(int(row), j) for j, row in enumerate(owner[:columns]) if row >= 0]
 
 
-MEASURES: dict[str, Callable[[Clusters, Clusters], Fractions]] = {
-    "muc": muc,
-    "b3": b_cubed,
-    "ceaf": ceaf,
-    "mentions": mentions,
-}
+MEASURES = {"muc": muc, "b3": b_cubed, "ceaf": ceaf, "mentions": mentions}
 AVERAGED = ("muc", "b3", "ceaf")
 
 
@@ -504,7 +495,6 @@ def coref_report(gold: Sequence[Clusters], predicted: Sequence[Clusters]) -> Tas
                 sums[name] = Fractions(*(a + b for a, b in fractions))
         averages.append(sum(sums[name].divide()[2] for name in AVERAGED) / len(AVERAGED))
     labels = [LabelScore(name, *fractions.divide(), round(fractions.gold)) for name, fractions in sums.items()]
-    values = {"average_f1": averages[1]}
-    values |= {f"{label.label}_f1": label.f1 for label in labels}
+    values = {"average_f1": averages[1]} | {f"{label.label}_f1": label.f1 for label in labels}
     values["average_f1_no_singletons"] = averages[0]
     return TaskReport("average_f1", values, sum(len(cluster) for clusters in gold for cluster in clusters), labels)

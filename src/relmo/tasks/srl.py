@@ -186,7 +186,7 @@ class RoleLabeller(Task[RoleSentence, RoleText]):
             tags = [self.labels.symbols[i] for i in path]
             probabilities = matrix[np.arange(len(path)), path].tolist()
             roles = [
-                LabelledSpan(*words.span(start, end), start, end, label, prod(probabilities[start:end]))
+                LabelledSpan(*words.span(start, end), label, prod(probabilities[start:end]))
                 for start, end, label in spans(tags)
             ]
             probability = None if odds is None else odds[row, place].sigmoid().item()

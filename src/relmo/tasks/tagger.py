@@ -174,9 +174,7 @@ class Tagger(Task[TaggedWords, TaggedText]):
             tags, entities = [self.labels.symbols[i] for i in row.tags], []
             if self.settings.text.task == "ner":
                 tags = bio(tags)
-                for start, end, label in spans(tags):
-                    entity = LabelledSpan(*words.span(start, end), start, end, label, row.joint(start, end))
-                    entities.append(entity)
+                entities = [LabelledSpan(*words.span(a, b), label, row.joint(a, b)) for a, b, label in spans(tags)]
             predictions.append(TaggedText(words.text, list(words.tokens), tags, row.unary, entities))
         return predictions
 

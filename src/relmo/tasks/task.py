@@ -80,10 +80,10 @@ class Tokenized(list[str]):
         """Return words with their text; words without one are joined by spaces."""
         return words if isinstance(words, Tokenized) else cls(" ".join(words), place_tokens(words))
 
-    def span(self, start: int, end: int) -> Token:
-        """Return the words from `start` up to `end` as one piece of the text."""
+    def span(self, start: int, end: int) -> tuple[str, int, int, int, int]:
+        """Return the fields of the `TextSpan` of the words from `start` up to `end`."""
         start_offset, end_offset = self.tokens[start].start, self.tokens[end - 1].end
-        return Token(self.text[start_offset:end_offset], start_offset, end_offset)
+        return self.text[start_offset:end_offset], start_offset, end_offset, start, end
 
 
 class Task(SavedModel, Generic[E, P]):
@@ -429,11 +429,11 @@ def count_labels(examples: Iterable[Collection[str]]) -> Labels:
     return Labels.from_counts(list(counts), np.array(list(counts.values())))
 
 
-def pad_arrays(arrays: Sequence[np.ndarray], *, filler: int = IGNORED) -> Tensor:
-    """Stack the arrays of a batch: scalars to (B,), vectors to (B, T) with a filler in the padding."""
+def pad_arrays(arrays: Sequence[np.ndarray]) -> Tensor:
+    """Stack the arrays of a batch: scalars to (B,), vectors to (B, T) with IGNORED in the padding."""
     if arrays[0].ndim == 0:
         return torch.from_numpy(np.stack(arrays))
-    rows = np.full((len(arrays), max(map(len, arrays))), filler, dtype=arrays[0].dtype)
+    rows = np.full((len(arrays), max(map(len, arrays))), IGNORED, dtype=arrays[0].dtype)
     for row, array in zip(rows, arrays, strict=True):
         row[: len(array)] = array
     return torch.from_numpy(rows)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar, cast
 
 from relmo.disk.files import NO_DOWNLOAD, find_url
-from relmo.errors import CorpusError, describe_os_error
+from relmo.errors import CorpusError, describe_os_error, optional_import
 
 Errors = Literal["strict", "replace"]
 Reader = TypeVar("Reader", bound=Callable[..., Iterator[Any]])
@@ -23,6 +23,7 @@ Reader = TypeVar("Reader", bound=Callable[..., Iterator[Any]])
 STDIN = "<stdin>"  # name of standard input in messages; as a path it means the same as "-"
 MAX_LINE_BYTES = 1 << 20  # a longer line is returned in pieces
 MAX_DIGITS = 15  # of a number in a file; Python refuses to parse thousands of them
+EMPTY_FORM = "the FORM, the second column, is empty; write _ if there is no word"
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 
 _BLOCK = 1 << 20
@@ -142,10 +143,15 @@ def numbered_lines(path: str | Path, errors: Errors = "strict", *, blank: bool =
     return lines if blank else ((text, place) for text, place in lines if text.strip())
 
 
+def require(condition: object, place: str, problem: str) -> None:
+    """Raise `CorpusError` with the place of a line and its problem unless the condition holds."""
+    if not condition:
+        raise CorpusError(f"{place}: {problem}")
+
+
 def require_text(text: str, what: str, place: str, advice: str = "fill it in, or remove the example") -> str:
     """Return a field that is not blank, or raise `CorpusError` with its place."""
-    if not text.strip():
-        raise CorpusError(f"{place}: the {what} is missing; {advice}")
+    require(text.strip(), place, f"the {what} is missing; {advice}")
     return text
 
 
@@ -197,8 +203,7 @@ def read_conllu(path: str | Path, *, errors: Errors = "strict") -> Iterator[list
         for (identifier, form, *_), place in rows:
             if not re.fullmatch(r"[0-9]+(?:[-.][0-9]+)?", identifier):
                 raise CorpusError(f"{place}: the ID {identifier!r} is not of the form 3, 3-4 or 3.1, as in CoNLL-U")
-            if not form:
-                raise CorpusError(f"{place}: the FORM, the second column, is empty; write _ if there is no word")
+            require(form, place, EMPTY_FORM)
             if identifier.isdecimal():
                 sentence.append(form)
         if sentence:
@@ -253,10 +258,8 @@ def _find_cut(buffer: bytes) -> int:
 
 
 def _open_zst(path: str | Path) -> BinaryIO:
-    try:
+    with optional_import(f"{path}: reading .zst needs the package zstandard", "zst", CorpusError):
         import zstandard
-    except ImportError:
-        raise CorpusError(f"{path}: reading .zst needs the package zstandard; try: pip install 'relmo[zst]'") from None
     return io.BufferedReader(_ZstdFile(Path(path).open("rb"), zstandard), 1 << 17)
 
 

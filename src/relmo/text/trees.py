@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from relmo.errors import CorpusError, quote
-from relmo.text.corpus import MAX_DIGITS, Errors, conllu_rows, is_conllu, numbered_lines
+from relmo.text.corpus import EMPTY_FORM, MAX_DIGITS, conllu_rows, is_conllu, numbered_lines, require
 from relmo.text.readers.labelled import TREE, parse_tree
 
 
@@ -39,15 +39,14 @@ class DepthSentence(NamedTuple):
     values: list[int]
 
 
-def read_conllu_sentences(path: str | Path, *, errors: Errors = "strict") -> Iterator[list[ConlluWord]]:
+def read_conllu_sentences(path: str | Path) -> Iterator[list[ConlluWord]]:
     """Yield sentences with all columns of their words, without ranges (3-4) and empty nodes (5.1)."""
-    for rows, _ in conllu_rows(path, errors):
+    for rows, _ in conllu_rows(path, "strict"):
         sentence = []
         for (number, form, lemma, upos, xpos, feats, head, *columns), place in rows:
             if not number.isdecimal():
                 continue
-            if not form:
-                raise CorpusError(f"{place}: the FORM, the second column, is empty; write _ if there is no word")
+            require(form, place, EMPTY_FORM)
             if not (head == "_" or (head.isdecimal() and len(head) <= MAX_DIGITS)):
                 raise CorpusError(f"{place}: the HEAD, the seventh column, is {quote(head)}; it must be a number or _")
             head_number = None if head == "_" else int(head)

@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 import numpy as np
 
-from relmo.errors import CorpusError, SettingError, VocabularyError, quote
+from relmo.errors import CorpusError, VocabularyError, optional_import, quote
 from relmo.text.corpus import read_lines
 
 BOS, EOS = "<S>", "</S>"
@@ -194,10 +194,8 @@ class Subwords:
 
 def learn_subwords(texts: Iterable[str], *, kind: Literal["bpe", "unigram"], size: int) -> Pieces:
     """Learn about `size` pieces from texts."""
-    try:
+    with optional_import(f"{kind} needs the package sentencepiece", "translate"):
         import sentencepiece
-    except ImportError as error:
-        raise SettingError(f"{kind} needs the sentencepiece package: pip install 'relmo[translate]'") from error
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(

@@ -119,18 +119,15 @@ class Elmo(nn.Module):
     @classmethod
     def _from_saved(cls, saved: SavedElmo) -> "Elmo":
         num_mixes, num_layers = len({key.split(".")[0] for key in saved.mixes}), saved.network.layer_count
-        config = saved.config
         if not num_mixes:
             raise ModelError(f"{saved.name}: has no mix of its layers; relmo.load gives the layers themselves")
         elmo = cls(
             None,
             None,
             num_mixes,
-            do_layer_norm=config.do_layer_norm,
-            dropout=config.dropout,
-            keep_sentence_boundaries=config.keep_sentence_boundaries,
-            scalar_mix_parameters=[0.0] * num_layers if config.fixed else None,  # the values are loaded below
-            module=_ElmoBiLm(None, None, config.requires_grad, model=saved.network),
+            scalar_mix_parameters=[0.0] * num_layers if saved.has_fixed_mixes else None,  # the values are loaded below
+            module=_ElmoBiLm(None, None, saved.requires_grad, model=saved.network),
+            **saved.options,
         )
         for k, mix in enumerate(elmo.scalar_mixes):
             prefix = f"scalar_mix_{k}."

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from relmo.errors import CorpusError
-from relmo.text.corpus import Errors, has_suffix, numbered_lines, require_examples
+from relmo.text.corpus import Errors, has_suffix, numbered_lines, require, require_examples
 from relmo.text.readers.tables import get_value, is_jsonl, is_word_list, json_rows
 from relmo.text.tokenize import Token, split_words
 
@@ -99,10 +99,8 @@ class _DocumentBuilder:
         fields = text.split("\t") if "\t" in text else text.split()
         self.is_short = len(fields) == NUM_SHORT_COLUMNS
         if not self.is_short and len(fields) <= WORD + 1:
-            expected = (
-                "the columns of CoNLL-2012 (document, part, number, word, …, clusters), or number, word and clusters"
-            )
-            raise CorpusError(f"{place}: expected {expected}; found {len(fields)} columns")
+            expected = "(document, part, number, word, …, clusters), or number, word and clusters"
+            raise CorpusError(f"{place}: expected the columns of CoNLL-2012 {expected}; found {len(fields)} columns")
         marks, index = fields[-1].strip(), len(self.speakers)
         if marks not in EMPTY and not MARKS.fullmatch(marks):
             raise CorpusError(
@@ -150,17 +148,11 @@ def _read_json(path: str | Path, errors: Errors) -> Iterator[CorefDocument]:
         sentences = get_value(row, ("sentences",))
         name, clusters = row.values.get("doc_key", str(number)), row.values.get("clusters", [])
         by_sentence: Any = row.values.get("speakers") or []
-        for valid, expected in (
-            (
-                isinstance(sentences, list) and all(map(is_word_list, sentences)),
-                "sentences must be a list of lists of words",
-            ),
-            (isinstance(name, str), "doc_key must be a string"),
-            (_is_nested(clusters), "clusters must be a list of lists of [first word, last word]"),
-            (_is_nested(by_sentence), "speakers must be a list of lists of names"),
-        ):
-            if not valid:
-                raise CorpusError(f"{row.place}: {expected}")
+        are_words = isinstance(sentences, list) and all(map(is_word_list, sentences))
+        require(are_words, row.place, "sentences must be a list of lists of words")
+        require(isinstance(name, str), row.place, "doc_key must be a string")
+        require(_is_nested(clusters), row.place, "clusters must be a list of lists of [first word, last word]")
+        require(_is_nested(by_sentence), row.place, "speakers must be a list of lists of names")
         num_words = sum(map(len, sentences))
         known_mentions: set[Place] = set()
         places = []  # of the mentions of each cluster; each mention is kept once
@@ -174,8 +166,8 @@ def _read_json(path: str | Path, errors: Errors) -> Iterator[CorefDocument]:
             known_mentions |= new_mentions
             places.append(sorted(new_mentions))
         speakers = [name for names in by_sentence for name in names]
-        if speakers and not (len(speakers) == num_words and all(isinstance(name, str) for name in speakers)):
-            raise CorpusError(f"{row.place}: speakers must have a name for each word of each sentence")
+        are_names = not speakers or (len(speakers) == num_words and all(isinstance(name, str) for name in speakers))
+        require(are_names, row.place, "speakers must have a name for each word of each sentence")
         speakers = ["" if name in EMPTY else name for name in speakers]
         sentences = [words for words in sentences if words] or [[]]
         yield CorefDocument(name, "0", sentences, sorted(filter(None, places)), speakers if any(speakers) else [])

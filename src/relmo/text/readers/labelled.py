@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from relmo.disk.files import is_file
 from relmo.errors import CorpusError, quote
-from relmo.text.corpus import Errors, is_conllu, numbered_lines, read_lines, require_examples, require_text
+from relmo.text.corpus import Errors, is_conllu, numbered_lines, read_lines, require, require_examples, require_text
 from relmo.text.readers.tables import TEXT, TableRow, get_value, is_csv, is_jsonl, is_word_list, json_rows, table_rows
 
 TREE = re.compile(r"\s*(?:\(([^\s()]+)\s*|([^\s()]+)|(\)))")
@@ -76,8 +76,8 @@ def read_labelled(
     elif layout == "cola":  # source, label, the author's mark, sentence
         for text, place in numbered_lines(path, errors, blank=False):
             fields = text.split("\t")
-            if len(fields) != COLA_COLUMNS:
-                raise CorpusError(f"{place}: CoLA has {COLA_COLUMNS} columns separated by tabs, not {len(fields)}")
+            problem = f"CoLA has {COLA_COLUMNS} columns separated by tabs, not {len(fields)}"
+            require(len(fields) == COLA_COLUMNS, place, problem)
             yield Labelled(_split_text(fields[3], split, place), require_text(fields[1], "label", place))
     else:
         names = TEXT if text_column is None else (text_column,)
@@ -121,8 +121,7 @@ def parse_tree(text: str, place: str) -> list[Labelled]:
             words.append(ESCAPES.get(word, word.replace("\\/", "/").replace("\\*", "*")))
         elif open_nodes:
             label, start = open_nodes.pop()
-            if start == len(words):
-                raise CorpusError(f"{place}: phrase without words at column {position + 1}")
+            require(start < len(words), place, f"phrase without words at column {position + 1}")
             phrases.append(Labelled(words[start:], label))
         done = not open_nodes
         position = match.end()
@@ -192,8 +191,7 @@ def _get_words(row: TableRow, names: Sequence[str], split: Split, advice: str) -
 
 def _split_text(text: str, split: Split, place: str) -> list[str]:
     words = split(text)
-    if not words:
-        raise CorpusError(f"{place}: the text is empty; remove the line")
+    require(words, place, "the text is empty; remove the line")
     return words
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from relmo.disk.files import is_file
 from relmo.errors import CorpusError, SettingError, quote
-from relmo.text.corpus import MAX_DIGITS, Errors, numbered_lines, require_examples
+from relmo.text.corpus import MAX_DIGITS, Errors, numbered_lines, require, require_examples
 from relmo.text.readers.tables import csv_fields, get_value, is_csv, is_jsonl, json_rows
 
 SOURCE = ("source", "src", "input")
@@ -78,6 +78,5 @@ def read_parallel(path: str | Path, *, columns: str | None = None, errors: Error
 
 
 def _strip(text: str, place: str) -> str:
-    if not text.strip():
-        raise CorpusError(f"{place}: the text is empty; remove the pair")
+    require(text.strip(), place, "the text is empty; remove the pair")
     return text.strip()

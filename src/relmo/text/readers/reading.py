@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from relmo.disk.files import parse_json
 from relmo.errors import CorpusError, quote
-from relmo.text.corpus import Errors, has_suffix, read_text, require_examples
+from relmo.text.corpus import Errors, has_suffix, read_text, require, require_examples
 from relmo.text.readers.tables import get_value, is_jsonl, json_rows, table_rows
 from relmo.text.vocabulary import SURROGATE
 
@@ -83,8 +83,7 @@ def _parse_answers(value: Any, passage: str, place: str) -> tuple[AnswerText, ..
     """Parse a list of strings, a list of SQuAD's objects, or one object of two lists."""
     if isinstance(value, dict):
         texts, starts = (_get_part(value, key, list, f"{place}, answers") for key in ("text", "answer_start"))
-        if len(texts) != len(starts):
-            raise CorpusError(f"{place}: has {len(texts)} answers and {len(starts)} starts")
+        require(len(texts) == len(starts), place, f"has {len(texts)} answers and {len(starts)} starts")
         value = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
     if not isinstance(value, list):
         raise CorpusError(f"{place}: answers must be a list, not {quote(value)}")
@@ -93,14 +92,12 @@ def _parse_answers(value: Any, passage: str, place: str) -> tuple[AnswerText, ..
         is_text = isinstance(answer, str)
         text = _check_text(answer if is_text else _get_part(answer, "text", str, place), "answer", place)
         start = passage.find(text) if is_text else answer.get("answer_start")
-        if is_text and start < 0:
-            raise CorpusError(f"{place}: the answer {quote(text)} does not occur in its passage")
-        if type(start) is not int:
-            raise CorpusError(f"{place}: the answer {quote(text)} has no answer_start, its offset in characters")
+        called = f"the answer {quote(text)}"
+        require(not is_text or start >= 0, place, f"{called} does not occur in its passage")
+        require(type(start) is int, place, f"{called} has no answer_start, its offset in characters")
         if start < 0 or not passage.startswith(text, start):
             actual = quote(passage[start : start + len(text)] if start >= 0 else "")
-            problem = f"is not at character {start} of its passage, but {actual}"
-            raise CorpusError(f"{place}: the answer {quote(text)} {problem}")
+            raise CorpusError(f"{place}: {called} is not at character {start} of its passage, but {actual}")
         answers.append(AnswerText(text, start))
     return tuple(dict.fromkeys(answers))
 

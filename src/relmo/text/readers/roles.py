@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from relmo.errors import CorpusError
-from relmo.text.corpus import Errors, numbered_lines, require_examples
+from relmo.text.corpus import Errors, numbered_lines, require, require_examples
 from relmo.text.readers.tables import TableRow, get_value, is_jsonl, is_word_list, json_rows
 from relmo.text.readers.tagged import DOCUMENT, OUTSIDE, WORDS, bio, is_span_tag
 
@@ -45,34 +45,27 @@ def read_roles(path: str | Path, *, layout: RoleFormat = "auto", errors: Errors 
     if is_jsonl(path) if layout == "auto" else layout == "jsonl":
         for row in json_rows(path, errors):
             words, frames = get_value(row, WORDS), get_value(row, FRAMES)
-            if not is_word_list(words):
-                raise CorpusError(f"{row.place}: the words must be a list of strings")
-            if not isinstance(frames, list):
-                raise CorpusError(f"{row.place}: the frames must be a list, one for each predicate")
-            pos = row.values.get("pos") or [None] * len(words)
-            if not isinstance(pos, list) or len(pos) != len(words):
-                raise CorpusError(f"{row.place}: expected as many parts of speech as words")
+            require(is_word_list(words), row.place, "the words must be a list of strings")
+            require(isinstance(frames, list), row.place, "the frames must be a list, one for each predicate")
+            pos: Any = row.values.get("pos") or [None] * len(words)
+            are_matched = isinstance(pos, list) and len(pos) == len(words)
+            require(are_matched, row.place, "expected as many parts of speech as words")
             if not words:
                 continue
             check_length(words, row.place)
             propositions = []
             for frame in frames:
-                if not isinstance(frame, dict):
-                    raise CorpusError(
-                        f"{row.place}: a frame must be an object ({PLACE[0]}, {TAGS[0]}), not {str(frame)[:60]}"
-                    )
+                problem = f"a frame must be an object ({PLACE[0]}, {TAGS[0]}), not {str(frame)[:60]}"
+                require(isinstance(frame, dict), row.place, problem)
                 frame_row = TableRow(frame, row.place, "key")
                 index, tags = get_value(frame_row, PLACE), get_value(frame_row, TAGS)
-                if type(index) is not int or not 0 <= index < len(words):
-                    problem = f"{PLACE[0]} must be an index from 0 to {len(words) - 1}, not {str(index)[:60]}"
-                    raise CorpusError(f"{row.place}: {problem}")
+                problem = f"{PLACE[0]} must be an index from 0 to {len(words) - 1}, not {str(index)[:60]}"
+                require(type(index) is int and 0 <= index < len(words), row.place, problem)
                 predicate = f"predicate '{words[index][:40]}'"
-                if not is_word_list(tags) or len(tags) != len(words):
-                    raise CorpusError(f"{row.place}: expected as many tags as words for the {predicate}")
-                place = f"{row.place}, {predicate}"
-                propositions.append(
-                    _make_proposition(index, tags, pos=pos[index], frame=frame.get("frame"), place=place)
-                )
+                are_matched = is_word_list(tags) and len(tags) == len(words)
+                require(are_matched, row.place, f"expected as many tags as words for the {predicate}")
+                place, sense = f"{row.place}, {predicate}", frame.get("frame")
+                propositions.append(_make_proposition(index, tags, pos=pos[index], frame=sense, place=place))
             yield RoleSentence(words, propositions)
         return
     rows: list[list[str]] = []
@@ -107,8 +100,8 @@ def _make_proposition(index: int, tags: list[str], *, pos: Any, frame: Any, plac
     tags = bio(tags)
     if tags[index] == OUTSIDE:
         tags[index] = BEGIN_VERB
-    if tags[index][2:] != VERB:
-        raise CorpusError(f"{place}: has the role {tags[index][2:][:40]} for itself; expected {BEGIN_VERB} or O")
+    role = tags[index][2:]
+    require(role == VERB, place, f"has the role {role[:40]} for itself; expected {BEGIN_VERB} or O")
     verb = pos.startswith("V") and frame not in AUXILIARIES if isinstance(pos, str) else None
     return Proposition(index, tags, verb)
 
