@@ -145,8 +145,12 @@ class ElmoCache:
         """Return the start, number of words and checksum of each sentence by its key."""
         records = self._records()
         tokens = records["tokens"].astype(np.int64)
-        entries = zip((np.cumsum(tokens) - tokens).tolist(), tokens.tolist(), records["checksum"].tolist(), strict=True)
-        return dict(zip(records["key"].tolist(), entries, strict=True))
+        starts = np.cumsum(tokens) - tokens
+        keys = records["key"].tobytes()
+        return {
+            keys[KEY_BYTES * i : KEY_BYTES * (i + 1)]: entry
+            for i, entry in enumerate(zip(starts.tolist(), tokens.tolist(), records["checksum"].tolist(), strict=True))
+        }
 
     def _records(self) -> np.ndarray:
         """Return the complete records of the index, after checking that their vectors exist."""
@@ -165,7 +169,7 @@ class ElmoCache:
     def _append(self, sentences: dict[bytes, Words], on_message: Callable[[str], object]) -> None:
         """Compute and store the sentences that are still missing; the lock is held."""
         records = self._records()
-        keys = set(records["key"].tolist())
+        keys = {bytes(key) for key in records["key"]}
         missing = {key: words for key, words in sentences.items() if key not in keys}
         tokens = sum(map(len, missing.values()))
         needed, free = tokens * self.token_bytes, shutil.disk_usage(self.folder).free

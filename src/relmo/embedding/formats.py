@@ -10,7 +10,7 @@ sentence. Row names of a table are a column or attribute `id`, an array `ids`, o
 import json
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,15 +29,15 @@ ROW_GROUP_BYTES = 16 << 20
 MAX_HEADER_BYTES = 100_000_000  # limit of safetensors
 
 
-def _list_names(partial: "PartialFolder") -> list[str]:
-    """Return the names of all sentences, "" for missing ones; an empty list if all are missing."""
-    names = [sentence.name for sentence in partial.sentences()]
+def _fill_names(names: Sequence[str | None]) -> list[str]:
+    """Return the names of sentences, "" for missing ones; an empty list if all are missing."""
     return [name or "" for name in names] if any(name is not None for name in names) else []
 
 
 def _write_hdf5(partial: "PartialFolder", path: Path) -> None:
     """Write one dataset per sentence, with its tokens and their offsets; and the index from sentences to numbers."""
     digests = bytearray()
+    names: list[str | None] = []
     with create_hdf5(path, large_attributes=True) as new:
         for number, (sentence, array) in enumerate(partial.arrays()):
             digests += blake2b(sentence.text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
@@ -47,11 +47,13 @@ def _write_hdf5(partial: "PartialFolder", path: Path) -> None:
                 if sentence.name is not None:
                     attributes["id"] = sentence.name
                 new.add(str(number), attributes=attributes, data=array)
+            else:
+                names.append(sentence.name)
             if number % 10_000 == 9_999:
                 new.file.flush()
         if partial.pooling:
             new.add("vectors", data=partial.matrix())
-            if ids := _list_names(partial):
+            if ids := _fill_names(names):
                 new.add("ids", data=np.array(ids, dtype=object))
         new.file.flush()
         # The index is about as long as the input: it is written to a file and memory-mapped.
@@ -78,10 +80,13 @@ def _write_npz(partial: "PartialFolder", path: Path) -> None:
 
         if partial.pooling:
             write("vectors", partial.matrix())
+            names = [sentence.name for sentence in partial.sentences()]
         else:
-            for number, (_, array) in enumerate(partial.arrays()):
+            names = []
+            for number, (sentence, array) in enumerate(partial.arrays()):
                 write(str(number), array)
-        if ids := _list_names(partial):
+                names.append(sentence.name)
+        if ids := _fill_names(names):
             write("ids", np.array(ids))
 
 
@@ -89,13 +94,15 @@ def _write_safetensors(partial: "PartialFolder", path: Path) -> None:
     """Write a header with all names and shapes, then the numbers as they are."""
     dtype = {"float32": "F32", "float16": "F16"}[partial.dtype]
     stop, arrays = 0, []
-    if partial.pooling:
-        arrays.append(("vectors", list(partial.matrix().shape), 0, partial.vectors.stat().st_size))
-    else:
-        for number, sentence in enumerate(partial.sentences()):
+    names: list[str | None] = []
+    for number, sentence in enumerate(partial.sentences()):
+        names.append(sentence.name)
+        if not partial.pooling:
             start, stop = stop, stop + partial.size(len(sentence.tokens))
             arrays.append((str(number), list(partial.shape(len(sentence.tokens))), start, stop))
-    ids = _list_names(partial)
+    if partial.pooling:
+        arrays.append(("vectors", list(partial.matrix().shape), 0, partial.vectors.stat().st_size))
+    ids = _fill_names(names)
     metadata = {"relmo": json.dumps(partial.note)} | ({"ids": json.dumps(ids)} if ids else {})
     entries = [f'"__metadata__":{json.dumps(metadata)}']
     for name, shape, start, stop in arrays:
