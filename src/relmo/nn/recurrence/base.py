@@ -59,6 +59,11 @@ def gate(name: str, *shape: int, description: str, low: float = 0.0, high: float
     return Quantity(name, shape, "gate", description, low, high)
 
 
+def gates(*shape: int, **descriptions: str) -> list[Quantity]:
+    """Return the declarations of gates of one shape between 0 and 1, from their descriptions by name."""
+    return [gate(name, *shape, description=description) for name, description in descriptions.items()]
+
+
 class Cell(nn.Module):
     """A recurrent cell. A subclass defines:
 
@@ -284,21 +289,65 @@ def _substitute(module: Any, weights: Mapping[str, Tensor], prefix: str = "") ->
     return copy
 
 
-def stacked_matrices(blocks: Sequence[str], weight: Tensor) -> dict[str, Tensor]:
-    """Split a weight with one block of rows per gate; a vector, of units that read themselves alone, is a diagonal."""
-    parts = weight.chunk(len(blocks))
-    return {name: part.diag() if part.dim() == 1 else part for name, part in zip(blocks, parts, strict=True)}
+def prefixed(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights with a prefix before their names."""
+    return {f"{prefix}{name}": weight for name, weight in weights.items()}
 
 
-class StackedCell(Cell):
+class BlockCell(Cell):
+    """A cell with stacked weights: blocks of rows, one for each quantity that they compute.
+
+    weight_ih reads x for all `blocks`; weight_hh, which reads h, and bias have the last ones. In the equations W_if
+    reads x for the block f, W_hf reads h, and b_f is the bias.
+    """
+
+    blocks: Sequence[str] = ()
+    """Names of the quantities that the stacked weights compute, in their order."""
+    input_prefix: ClassVar[str] = "W_i"
+    """Beginning of the names of the blocks of weight_ih in the equations."""
+    inputs: ClassVar[tuple[str, ...]] = ("weight_ih",)
+    recurrent: ClassVar[tuple[str, ...]] = ("weight_hh",)
+    weight_ih: nn.Parameter
+    weight_hh: nn.Parameter
+    bias: nn.Parameter
+
+    def project_input(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight_ih, self.bias)
+
+    def split_blocks(self, weight: Tensor) -> dict[str, Tensor]:
+        """Return the blocks of a weight or a bias by name; if it has fewer than the cell, they are the last ones."""
+        parts = weight.split(self.hidden_size)
+        return dict(zip(self.blocks[-len(parts) :], parts, strict=True))
+
+    def input_matrices(self) -> dict[str, Tensor]:
+        return self.split_blocks(self.weight_ih)
+
+    def recurrent_matrices(self) -> dict[str, Tensor]:
+        return self.split_blocks(self.weight_hh) if self.recurrent else {}
+
+    def biases(self) -> dict[str, Tensor]:
+        """Return the bias of each block that has one, by its name."""
+        return self.split_blocks(self.bias)
+
+    def named_weights(self) -> dict[str, Tensor]:
+        """Return the weights by their names in the equations."""
+        named = prefixed(self.input_prefix, self.input_matrices()) | prefixed("W_h", self.recurrent_matrices())
+        return named | prefixed("b_", self.biases())
+
+    @torch.no_grad()
+    def raise_forget_bias(self, by: float) -> None:
+        bias = self.biases().get(type(self).keeps or "")
+        if bias is None:
+            raise NotImplementedError
+        bias.add_(by)
+
+
+class StackedCell(BlockCell):
     """A cell with weights as in `torch.nn.RNN/GRU/LSTM`: blocks stacked along the rows, two bias vectors.
 
     So weights can be copied from and to torch, and torch's fused kernels can run on them.
     """
 
-    blocks: ClassVar[tuple[str, ...]]
-    """Names of the quantities that the stacked weights compute, in their order."""
-    inputs = ("weight_ih",)
     recurrent = ("weight_hh",)
 
     def __init__(self, input_size: int, hidden_size: int, output_size: int | None = None):
@@ -312,28 +361,22 @@ class StackedCell(Cell):
     def project_input(self, x: Tensor) -> Tensor:
         return linear(x, self.weight_ih, self.bias_ih)
 
-    def input_matrices(self) -> dict[str, Tensor]:
-        return stacked_matrices(self.blocks, self.weight_ih)
-
-    def recurrent_matrices(self) -> dict[str, Tensor]:
-        return stacked_matrices(self.blocks, self.weight_hh)
+    def biases(self) -> dict[str, Tensor]:
+        """Return the bias of each block that is added to its product with x, by the block's name."""
+        return self.split_blocks(self.bias_ih)
 
     def named_weights(self) -> dict[str, Tensor]:
         """Return the weights by name: W_if reads x for the block f, W_hf reads h; b_if and b_hf are its biases."""
-        named = {f"W_i{block}": matrix for block, matrix in self.input_matrices().items()}
-        named |= {f"W_h{block}": matrix for block, matrix in self.recurrent_matrices().items()}
-        for side, bias in (("i", self.bias_ih), ("h", self.bias_hh)):
-            parts = bias.chunk(len(self.blocks))
-            named |= {f"b_{side}{block}": part for block, part in zip(self.blocks, parts, strict=True)}
-        return named
+        named = prefixed("W_i", self.input_matrices()) | prefixed("W_h", self.recurrent_matrices())
+        named |= prefixed("b_i", self.biases())
+        return named | prefixed("b_h", self.split_blocks(self.bias_hh))
 
     def initialise(self) -> None:
         """Initialise for a task: recurrent matrices of each block orthogonal, other matrices Xavier, biases 0."""
-        for matrix, recurrent in zip(
-            self.weight_ih.chunk(len(self.blocks)), self.weight_hh.chunk(len(self.blocks)), strict=True
-        ):
+        recurrent_matrices = self.recurrent_matrices()
+        for name, matrix in self.input_matrices().items():
             nn.init.xavier_uniform_(matrix)
-            orthogonal_(recurrent)
+            orthogonal_(recurrent_matrices[name])
         for name, weight in self.named_parameters(recurse=False):
             if name not in (*self.inputs, *self.recurrent):
                 (nn.init.zeros_ if weight.dim() == 1 else nn.init.xavier_uniform_)(weight)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from relmo.nn.recurrence.base import Quantity, Record, StackedCell, State, gate, state, unchanged
+from relmo.nn.recurrence.base import Quantity, Record, StackedCell, State, gates, state, unchanged
 
 
 class GRUCell(StackedCell):
@@ -32,8 +32,7 @@ class GRUCell(StackedCell):
         H = self.hidden_size
         return [
             state("h", H, role="output"),
-            gate("r", H, description="reset gate"),
-            gate("z", H, description="update gate"),
+            *gates(H, r="reset gate", z="update gate"),
             Quantity("n", (H,), "candidate", "candidate", -1.0, 1.0),
         ]
 

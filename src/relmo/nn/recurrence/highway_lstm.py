@@ -28,17 +28,7 @@ from torch.nn.functional import dropout, linear
 
 from relmo.nn.dropout import SequenceDropout
 from relmo.nn.pooling import length_mask
-from relmo.nn.recurrence.base import (
-    Cell,
-    Quantity,
-    Record,
-    State,
-    gate,
-    orthogonal_,
-    stacked_matrices,
-    state,
-    unchanged,
-)
+from relmo.nn.recurrence.base import BlockCell, Cell, Quantity, Record, State, gates, orthogonal_, state, unchanged
 from relmo.nn.recurrence.stack import run_cell
 
 GATES = ("g", "i", "f", "o", "r")  # the order of the stacked weights
@@ -46,7 +36,7 @@ CLOSED = -1e4  # added to a gate to make it exactly zero
 HIGHWAY_BIAS = -2.0  # of r at first, so that words bypass the layers; with 0 a deep network learns much more slowly
 
 
-class HighwayLSTMCell(Cell):
+class HighwayLSTMCell(BlockCell):
     """LSTM with a highway connection from its input to its output.
 
     g  = tanh(W_xg x + W_hg h + b_g)
@@ -61,9 +51,10 @@ class HighwayLSTMCell(Cell):
     """
 
     name = "highway"
+    blocks = GATES
+    input_prefix = "W_x"
     keeps = "f"
     inputs = ("weight_ih", "weight_xh")
-    recurrent = ("weight_hh",)
 
     def __init__(self, input_size: int, hidden_size: int):
         super().__init__(input_size, hidden_size)
@@ -79,10 +70,7 @@ class HighwayLSTMCell(Cell):
         return [
             state("h", H, role="output"),
             state("c", H),
-            gate("i", H, description="input gate"),
-            gate("f", H, description="forget gate"),
-            gate("o", H, description="output gate"),
-            gate("r", H, description="highway gate"),
+            *gates(H, i="input gate", f="forget gate", o="output gate", r="highway gate"),
             Quantity("g", (H,), "candidate", "candidate", -1.0, 1.0),
         ]
 
@@ -92,31 +80,21 @@ class HighwayLSTMCell(Cell):
         return equations | {"c": "f * c + i * g", "h": "r * o * tanh(c') + (1 - r) * (W_xh x)"}
 
     def named_weights(self) -> dict[str, Tensor]:
-        """Return the weights by name: W_xf reads x for the block f, W_hf reads h; b_f is a bias; W_xh is the bypass."""
-        named = {f"W_x{block}": matrix for block, matrix in self.input_matrices().items()}
-        named |= {f"W_h{block}": matrix for block, matrix in self.recurrent_matrices().items()}
-        named |= {f"b_{block}": bias for block, bias in zip(GATES, self.bias.chunk(len(GATES)), strict=True)}
-        return named | {"W_xh": self.weight_xh}
-
-    def input_matrices(self) -> dict[str, Tensor]:
-        return stacked_matrices(GATES, self.weight_ih)
-
-    def recurrent_matrices(self) -> dict[str, Tensor]:
-        return stacked_matrices(GATES, self.weight_hh)
+        return super().named_weights() | {"W_xh": self.weight_xh}
 
     def reset_parameters(self) -> None:
         for weight in (self.weight_ih, self.weight_hh, self.weight_xh):
             for block in weight.split(self.hidden_size):
                 orthogonal_(block)
         nn.init.zeros_(self.bias)
-        for block, bias in (("f", 1.0), ("r", HIGHWAY_BIAS)):
-            nn.init.constant_(self.bias.split(self.hidden_size)[GATES.index(block)], bias)
+        nn.init.constant_(self.biases()["f"], 1.0)
+        nn.init.constant_(self.biases()["r"], HIGHWAY_BIAS)
 
     def initialise(self) -> None:
         """Keep the weights, which are those for a task."""
 
     def project_input(self, x: Tensor) -> Tensor:
-        return torch.cat([linear(x, self.weight_ih, self.bias), linear(x, self.weight_xh)], dim=-1)
+        return torch.cat([super().project_input(x), linear(x, self.weight_xh)], dim=-1)
 
     def step(self, x: Tensor, state: State, *, record: Record = unchanged) -> tuple[Tensor, State]:
         h, c = state

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, linear
 
-from relmo.nn.recurrence.base import Quantity, Record, StackedCell, State, gate, state, unchanged
+from relmo.nn.recurrence.base import Quantity, Record, StackedCell, State, gates, state, unchanged
 
 
 class LSTMCell(StackedCell):
@@ -52,7 +52,7 @@ class LSTMCell(StackedCell):
         layer_norm: bool = False,
         learned_start: bool = False,
     ):
-        self.blocks = ("f", "g", "o") if coupled else ("i", "f", "g", "o")  # type: ignore[misc]
+        self.blocks = ("f", "g", "o") if coupled else ("i", "f", "g", "o")
         super().__init__(input_size, hidden_size, projection)
         self.cell_clip, self.projection_clip = cell_clip, projection_clip if projection else None
         self.coupled, self.forget_bias = coupled, forget_bias
@@ -78,9 +78,7 @@ class LSTMCell(StackedCell):
         return [
             state("h", self.output_size, role="output", initial=0.0 if self.start_h is None else "start_h"),
             state("c", H, initial=0.0 if self.start_c is None else "start_c"),
-            gate("i", H, description="input gate"),
-            gate("f", H, description="forget gate"),
-            gate("o", H, description="output gate"),
+            *gates(H, i="input gate", f="forget gate", o="output gate"),
             Quantity("g", (H,), "candidate", "candidate", -1.0, 1.0),
         ]
 
@@ -119,7 +117,7 @@ class LSTMCell(StackedCell):
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        nn.init.zeros_(self.bias_hh[self._forget_rows])
+        nn.init.zeros_(self.named_weights()["b_hf"])
         self._set_forget_bias()
 
     def initialise(self) -> None:
@@ -127,7 +125,7 @@ class LSTMCell(StackedCell):
         self._set_forget_bias()
 
     def _set_forget_bias(self) -> None:
-        nn.init.constant_(self.bias_ih[self._forget_rows], self.forget_bias)
+        nn.init.constant_(self.biases()["f"], self.forget_bias)
         for start in (self.peephole, self.start_h, self.start_c):
             if start is not None:
                 nn.init.zeros_(start)
@@ -136,18 +134,9 @@ class LSTMCell(StackedCell):
                 nn.init.ones_(gain)  # type: ignore[arg-type]
             nn.init.zeros_(self.shift_c)  # type: ignore[arg-type]
 
-    @property
-    def _forget_rows(self) -> slice:
-        start = self.blocks.index("f") * self.hidden_size
-        return slice(start, start + self.hidden_size)
-
-    @torch.no_grad()
-    def raise_forget_bias(self, by: float) -> None:
-        self.bias_ih[self._forget_rows] += by
-
     def project_input(self, x: Tensor) -> Tensor:
         if self.gain_ih is None:
-            return linear(x, self.weight_ih, self.bias_ih)
+            return super().project_input(x)
         return layer_norm(linear(x, self.weight_ih), self.gain_ih.shape, self.gain_ih, self.bias_ih)
 
     def step(self, x: Tensor, state: State, *, record: Record = unchanged) -> tuple[Tensor, State]:

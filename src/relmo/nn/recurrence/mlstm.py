@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, linear, logsigmoid
 
 from relmo.nn.recurrence.base import (
-    Cell,
+    BlockCell,
     Quantity,
     Record,
     State,
     gate,
+    gates,
     small_normal_,
     split_heads,
     state,
@@ -27,7 +28,7 @@ EPSILON = 1e-6  # of the denominator
 MAX_EXPONENT = 80.0  # the exponential of a larger one leaves the range of float32
 
 
-class MLSTMCell(Cell):
+class MLSTMCell(BlockCell):
     """Matrix LSTM: per head, the memory C stores values v under keys k, and the query q reads them.
 
     q  = W_iq x + b_q
@@ -54,8 +55,10 @@ class MLSTMCell(Cell):
     """
 
     name = "mlstm"
+    blocks = BLOCKS
     keeps = "f"
     inputs = ("weight_ih", "weight_if")
+    recurrent = ()
 
     def __init__(self, input_size: int, hidden_size: int, *, heads: int | None = None):
         super().__init__(input_size, hidden_size)
@@ -76,8 +79,7 @@ class MLSTMCell(Cell):
             state("C", heads, d, d),
             state("n", heads, d, role="normaliser"),
             state("m", heads, role="stabiliser"),
-            gate("i", heads, description="input gate"),
-            gate("f", heads, description="forget gate"),
+            *gates(heads, i="input gate", f="forget gate"),
             gate("o", H, description="output gate"),
             Quantity("q", (heads, d), "candidate", "query"),
             Quantity("k", (heads, d), "candidate", "key"),
@@ -101,10 +103,10 @@ class MLSTMCell(Cell):
         }
 
     def named_weights(self) -> dict[str, Tensor]:
-        """Return the weights by name: W_iq reads x for the query, and b_q is its bias; gain scales the norm."""
-        named = {f"W_i{block}": matrix for block, matrix in self.input_matrices().items()}
-        named |= {f"b_{block}": bias for block, bias in zip(BLOCKS, self.bias.split(self.rows), strict=True)}
-        return named | {"gain": self.gain}
+        return super().named_weights() | {"gain": self.gain}
+
+    def biases(self) -> dict[str, Tensor]:
+        return dict(zip(BLOCKS, self.bias.split(self.rows), strict=True))
 
     def input_matrices(self) -> dict[str, Tensor]:
         """Return the matrices that read x: (H, I), but (heads, I) for the gates i and f."""
@@ -116,9 +118,9 @@ class MLSTMCell(Cell):
             small_normal_(matrix)
         for weight in (self.weight_if, self.bias):
             nn.init.zeros_(weight)
-        *_, b_i, b_f = self.bias.split(self.rows)
-        nn.init.normal_(b_i, std=0.1)
-        b_f.copy_(torch.linspace(3, 6, self.heads))
+        biases = self.biases()
+        nn.init.normal_(biases["i"], std=0.1)
+        biases["f"].copy_(torch.linspace(3, 6, self.heads))
         nn.init.ones_(self.gain)
 
     def project_input(self, x: Tensor) -> Tensor:

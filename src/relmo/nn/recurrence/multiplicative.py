@@ -12,22 +12,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, pad
 
-from relmo.nn.recurrence.base import (
-    Cell,
-    Quantity,
-    Record,
-    State,
-    gate,
-    orthogonal_,
-    stacked_matrices,
-    state,
-    unchanged,
-)
+from relmo.nn.recurrence.base import BlockCell, Quantity, Record, State, gates, orthogonal_, prefixed, state, unchanged
 
 BLOCKS = ("m", "i", "f", "o", "g")  # order of the stacked weights that read x; those that read m start at i
 
 
-class MultiplicativeLSTMCell(Cell):
+class MultiplicativeLSTMCell(BlockCell):
     """LSTM whose gates read m, a product of the input and the previous output, in place of the previous output.
 
     m  = (W_im x) * (W_hm h)
@@ -47,8 +37,8 @@ class MultiplicativeLSTMCell(Cell):
     """
 
     name = "multiplicative"
+    blocks = BLOCKS
     keeps = "f"
-    inputs = ("weight_ih",)
     recurrent = ("weight_hh", "weight_mh")
 
     def __init__(
@@ -76,9 +66,7 @@ class MultiplicativeLSTMCell(Cell):
         return [
             Quantity("h", (H,), "output", "output", -1.0, 1.0, initial=0.0),
             state("c", H),
-            gate("i", H, description="input gate"),
-            gate("f", H, description="forget gate"),
-            gate("o", H, description="output gate"),
+            *gates(H, i="input gate", f="forget gate", o="output gate"),
             Quantity("g", (H,), "candidate", "candidate", -limit, limit),
             Quantity("m", (H,), "candidate", "intermediate state"),
         ]
@@ -95,13 +83,8 @@ class MultiplicativeLSTMCell(Cell):
 
     def named_weights(self) -> dict[str, Tensor]:
         """Return the weights by name: W_if reads x for the block f, W_mf reads m; W_hm reads h; b_f is a bias."""
-        named = {f"W_i{block}": matrix for block, matrix in self.input_matrices().items()}
-        named |= {f"W_m{block}": matrix for block, matrix in stacked_matrices(BLOCKS[1:], self.weight_mh).items()}
-        named |= {f"b_{block}": bias for block, bias in zip(BLOCKS[1:], self.bias.chunk(4), strict=True)}
-        return named | {"W_hm": self.weight_hh}
-
-    def input_matrices(self) -> dict[str, Tensor]:
-        return stacked_matrices(BLOCKS, self.weight_ih)
+        named = prefixed("W_i", self.input_matrices()) | prefixed("W_m", self.split_blocks(self.weight_mh))
+        return named | prefixed("b_", self.biases()) | {"W_hm": self.weight_hh}
 
     def recurrent_matrices(self) -> dict[str, Tensor]:
         """Return the only matrix that reads the previous output, that of m.
@@ -116,15 +99,7 @@ class MultiplicativeLSTMCell(Cell):
         for matrix in (self.weight_hh, *self.weight_mh.chunk(4)):
             orthogonal_(matrix)
         nn.init.zeros_(self.bias)
-        nn.init.constant_(self.bias[self._forget_rows], self.forget_bias)
-
-    @property
-    def _forget_rows(self) -> slice:
-        return slice(self.hidden_size, 2 * self.hidden_size)
-
-    @torch.no_grad()
-    def raise_forget_bias(self, by: float) -> None:
-        self.bias[self._forget_rows] += by
+        nn.init.constant_(self.biases()["f"], self.forget_bias)
 
     def project_input(self, x: Tensor) -> Tensor:
         return linear(x, self.weight_ih, pad(self.bias, (self.hidden_size, 0)))  # m has no bias

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
-from relmo.nn.recurrence.base import Cell, Quantity, Record, State, gate, split_heads, state, unchanged
+from relmo.nn.recurrence.base import Cell, Quantity, Record, State, gates, split_heads, state, unchanged
 from relmo.nn.recurrence.scan import linear_scan
 
 RATE = 8  # c of the paper
@@ -54,9 +54,7 @@ class RGLRUCell(Cell):
         return [
             state("h", H, role="output"),
             state("s", 1, role="stabiliser", description="0 before the first step, then 1"),
-            gate("r", H, description="recurrence gate"),
-            gate("i", H, description="input gate"),
-            gate("a", H, description="decay"),
+            *gates(H, r="recurrence gate", i="input gate", a="decay"),
             Quantity("u", (H,), "candidate", "projected input"),
         ]
 

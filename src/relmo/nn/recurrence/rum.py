@@ -10,22 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from relmo.nn.recurrence.base import (
-    Cell,
-    Quantity,
-    Record,
-    State,
-    gate,
-    orthogonal_,
-    stacked_matrices,
-    unchanged,
-)
+from relmo.nn.recurrence.base import BlockCell, Quantity, Record, State, gate, orthogonal_, unchanged
 
 BLOCKS = ("e", "t", "u")  # order of the stacked weights that read x; those that read h start at t
 EPSILON = 1e-12  # smallest squared norm, as in the authors' code
 
 
-class RUMCell(Cell):
+class RUMCell(BlockCell):
     """A cell that rotates the previous output, by the rotation from the embedded input e to the target t.
 
     u  = sigmoid(W_iu x + W_hu h + b_u)
@@ -46,8 +37,8 @@ class RUMCell(Cell):
     """
 
     name = "rum"
-    inputs = ("weight_ih",)
-    recurrent = ("weight_hh",)
+    blocks = BLOCKS
+    keeps: str | None = "u"
 
     def __init__(
         self,
@@ -64,7 +55,7 @@ class RUMCell(Cell):
         if eta is not None and not eta > 0:
             raise ValueError(f"eta must be positive, not {eta}.")
         self.rotations, self.eta, self.forget_bias = rotations, eta, forget_bias
-        self.keeps = None if rotations or eta is not None else "u"
+        self.keeps = None if rotations or eta is not None else self.keeps
         self.options = ["a product of rotations"] * rotations + ([] if eta is None else [f"outputs of norm {eta:g}"])
         self.weight_ih = nn.Parameter(torch.empty(3 * hidden_size, input_size))
         self.weight_hh = nn.Parameter(torch.empty(2 * hidden_size, hidden_size))
@@ -110,31 +101,11 @@ class RUMCell(Cell):
             equations["h"] = f"{self.eta} * ({equations['h']}) / norm({equations['h']})"
         return equations
 
-    def named_weights(self) -> dict[str, Tensor]:
-        """Return the weights by name: W_it reads x for the block t, W_ht reads h; b_t is a bias."""
-        named = {f"W_i{block}": matrix for block, matrix in self.input_matrices().items()}
-        named |= {f"W_h{block}": matrix for block, matrix in self.recurrent_matrices().items()}
-        return named | {f"b_{block}": bias for block, bias in zip(BLOCKS, self.bias.chunk(3), strict=True)}
-
-    def input_matrices(self) -> dict[str, Tensor]:
-        return stacked_matrices(BLOCKS, self.weight_ih)
-
-    def recurrent_matrices(self) -> dict[str, Tensor]:
-        """Return the matrices that read the previous output; the candidate reads it through the rotation."""
-        return stacked_matrices(BLOCKS[1:], self.weight_hh)
-
     def reset_parameters(self) -> None:
         for matrix in (*self.weight_ih.chunk(3), *self.weight_hh.chunk(2)):
             orthogonal_(matrix)
         for bias, value in zip(self.bias.chunk(3), (0.0, 1.0, self.forget_bias), strict=True):
             nn.init.constant_(bias, value)
-
-    @torch.no_grad()
-    def raise_forget_bias(self, by: float) -> None:
-        self.bias[2 * self.hidden_size :] += by
-
-    def project_input(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight_ih, self.bias)
 
     def step(self, x: Tensor, state: State, *, record: Record = unchanged) -> tuple[Tensor, State]:
         h = state[0]

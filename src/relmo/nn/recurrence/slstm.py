@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import linear, logsigmoid
+from torch.nn.functional import logsigmoid
 
 from relmo.nn.recurrence.base import (
-    Cell,
+    BlockCell,
     Quantity,
     Record,
     State,
-    gate,
+    gates,
+    prefixed,
     small_normal_,
     split_heads,
-    stacked_matrices,
     state,
     unchanged,
 )
@@ -28,7 +28,7 @@ PIECE_STEPS = 32  # steps whose tensors fit the processor's cache
 NEVER = -1e4  # logarithm of the weight of the memory before the first step: its exponential is 0 in every precision
 
 
-class SLSTMCell(Cell):
+class SLSTMCell(BlockCell):
     """LSTM with an exponential input gate, whose memory is a weighted mean of the candidates.
 
     m' = max(log(sigmoid(W_if x + R_f h + b_f)) + m, W_ii x + R_i h + b_i)
@@ -52,9 +52,8 @@ class SLSTMCell(Cell):
     """
 
     name = "slstm"
+    blocks = BLOCKS
     keeps = "f"
-    inputs = ("weight_ih",)
-    recurrent = ("weight_hh",)
 
     def __init__(self, input_size: int, hidden_size: int, *, heads: int | None = None):
         super().__init__(input_size, hidden_size)
@@ -71,9 +70,7 @@ class SLSTMCell(Cell):
             state("c", H),
             Quantity("n", (H,), "normaliser", "normaliser", low=0.0, initial=0.0),
             state("m", H, role="stabiliser", initial=NEVER),
-            gate("i", H, description="input gate"),
-            gate("f", H, description="forget gate"),
-            gate("o", H, description="output gate"),
+            *gates(H, i="input gate", f="forget gate", o="output gate"),
             Quantity("z", (H,), "candidate", "candidate", -1.0, 1.0),
         ]
 
@@ -92,20 +89,15 @@ class SLSTMCell(Cell):
 
     def named_weights(self) -> dict[str, Tensor]:
         """Return the weights by name: W_if reads x for the block f, R_f (heads, d, d) reads h; b_f is a bias."""
-        named = {f"W_i{block}": matrix for block, matrix in self.input_matrices().items()}
-        parts = self.weight_hh.chunk(4, dim=1), self.bias.chunk(4)
-        named |= {f"R_{block}": matrices for block, matrices in zip(BLOCKS, parts[0], strict=True)}
-        return named | {f"b_{block}": bias for block, bias in zip(BLOCKS, parts[1], strict=True)}
-
-    def input_matrices(self) -> dict[str, Tensor]:
-        return stacked_matrices(BLOCKS, self.weight_ih)
+        named = prefixed("W_i", self.input_matrices()) | prefixed("R_", self._matrices_of_heads())
+        return named | prefixed("b_", self.biases())
 
     def recurrent_matrices(self) -> dict[str, Tensor]:
         """Return the block-diagonal matrices (H, H) with which the gates and the candidate read h."""
-        return {
-            block: torch.block_diag(*matrices)
-            for block, matrices in zip(BLOCKS, self.weight_hh.chunk(4, dim=1), strict=True)
-        }
+        return {block: torch.block_diag(*matrices) for block, matrices in self._matrices_of_heads().items()}
+
+    def _matrices_of_heads(self) -> dict[str, Tensor]:
+        return dict(zip(BLOCKS, self.weight_hh.chunk(4, dim=1), strict=True))
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -114,9 +106,6 @@ class SLSTMCell(Cell):
         nn.init.zeros_(self.bias)
         share = torch.linspace(0, 1, self.hidden_size // self.heads)
         self.bias[self.hidden_size : 2 * self.hidden_size] = (5 - 12 * share**0.3).repeat(self.heads)
-
-    def project_input(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight_ih, self.bias)
 
     def step(self, x: Tensor, state: State, *, record: Record = unchanged) -> tuple[Tensor, State]:
         h, c, n, m = state

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, pad
 
-from relmo.nn.recurrence.base import Cell, Quantity, Record, State, gate, stacked_matrices, state, unchanged
+from relmo.nn.recurrence.base import Cell, Quantity, Record, State, gates, prefixed, state, unchanged
 from relmo.nn.recurrence.scan import backpropagate
 
 
@@ -51,8 +51,7 @@ class SRUCell(Cell):
         return [
             Quantity("h", (H,), "output", "output"),
             state("c", H),
-            gate("f", H, description="forget gate"),
-            gate("r", H, description="reset gate"),
+            *gates(H, f="forget gate", r="reset gate"),
             Quantity("n", (H,), "candidate", "candidate"),
         ]
 
@@ -66,13 +65,15 @@ class SRUCell(Cell):
         }
 
     def named_weights(self) -> dict[str, Tensor]:
-        named = {f"W_{block}": matrix for block, matrix in stacked_matrices(self.blocks, self.weight_ih).items()}
-        for name, vectors in (("v", self.weight_c), ("b", self.bias.view(2, -1))):
-            named |= {f"{name}_{block}": vector for block, vector in zip("fr", vectors, strict=True)}
-        return named
+        named = prefixed("W_", self._input_blocks())
+        named |= prefixed("v_", dict(zip("fr", self.weight_c, strict=True)))
+        return named | prefixed("b_", dict(zip("fr", self.bias.chunk(2), strict=True)))
 
     def input_matrices(self) -> dict[str, Tensor]:
-        return {name: matrix for name, matrix in stacked_matrices(self.blocks, self.weight_ih).items() if name != "p"}
+        return {name: matrix for name, matrix in self._input_blocks().items() if name != "p"}
+
+    def _input_blocks(self) -> dict[str, Tensor]:
+        return dict(zip(self.blocks, self.weight_ih.split(self.hidden_size), strict=True))
 
     def reset_parameters(self) -> None:
         bound = math.sqrt(3 / self.input_size)
