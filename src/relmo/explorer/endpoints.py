@@ -16,14 +16,7 @@ from relmo.analysis.memory.connectivity import connectivity
 from relmo.analysis.syntax.gate_traces import gate_traces
 from relmo.errors import RelmoError, SettingError
 from relmo.explorer import write
-from relmo.explorer.examples import (
-    COUNTING,
-    get_agreement,
-    list_models,
-    load_cards,
-    load_task_mixes,
-    read_answers,
-)
+from relmo.explorer.examples import COUNTING, get_agreement, list_models, load_cards, load_task_mixes, read_answers
 from relmo.explorer.params import Answer, Query, colour_scale, format_unit, parse_unit, round_values
 from relmo.explorer.reader import most_probable
 from relmo.explorer.session import MAX_CHARACTERS, Session, answer_key

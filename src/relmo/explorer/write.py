@@ -68,8 +68,8 @@ def get_initial_prompt(session: "Session", feature: str | None = None) -> str:
     return prompt if is_writable else ""
 
 
-def _get_ids(session: "Session", query: Query) -> tuple[list[int], list[int]]:
-    """Return the ids of the prompt, and of the symbols taken after it."""
+def _read_text(session: "Session", query: Query) -> tuple[LanguageModel, list[int], list[int]]:
+    """Return the model, the ids of the prompt, and those of the symbols taken after it."""
     prompt, taken, model = query.get("prompt", ""), query.get("taken", ""), check_generates(session.model, session.name)
     if len(prompt) > MAX_LENGTH:
         raise SettingError(f"The prompt has {len(prompt):,} characters; at most {MAX_LENGTH:,} are supported.")
@@ -78,7 +78,7 @@ def _get_ids(session: "Session", query: Query) -> tuple[list[int], list[int]]:
     ids = [int(digits) for digits in taken.split(",") if digits]
     if len(ids) > MAX_LENGTH or any(i >= len(model.vocabulary) for i in ids):
         raise SettingError(f"taken must have at most {MAX_LENGTH:,} ids of the model's vocabulary.")
-    return model.encode(prompt).tolist(), ids
+    return model, model.encode(prompt).tolist(), ids
 
 
 def _get_sampling(query: Query) -> Sampling:
@@ -89,12 +89,8 @@ def _get_sampling(query: Query) -> Sampling:
 
 def next_symbol(session: "Session", query: Query) -> Answer:
     """Return the distribution of the next symbol in the model and as sampled, the drawn symbol, and the text so far."""
-    model, (prompt, taken), sampling = (
-        check_generates(session.model, session.name),
-        _get_ids(session, query),
-        _get_sampling(query),
-    )
-    vocabulary, seed = model.vocabulary, query.index("seed")
+    model, prompt, taken = _read_text(session, query)
+    vocabulary, sampling, seed = model.vocabulary, _get_sampling(query), query.index("seed")
     check_seed(seed)
     ids = [i for i in taken if i != vocabulary.end]
     if model.settings.text.unit == "char":
@@ -137,8 +133,7 @@ def next_symbol(session: "Session", query: Query) -> Answer:
 
 def beam_tree(session: "Session", query: Query) -> Answer:
     """Return the tree of a beam search from the current text, and its hypotheses."""
-    prompt, taken = _get_ids(session, query)
-    model = check_generates(session.model, session.name)
+    model, prompt, taken = _read_text(session, query)
     beams, depth = int(query.number("beams", 3, 1, MAX_BEAMS)), int(query.number("deep", 12, 1, MAX_DEPTH))
     nodes: list[dict[str, Any]] = []  # parent, symbol (None is the end), log-probability of the text up to the node
     leaves: list[int] = [-1]  # nodes of the open hypotheses

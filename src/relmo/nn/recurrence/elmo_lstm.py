@@ -214,11 +214,8 @@ class ElmoLSTM(nn.Module):
         with torch.autocast(gates.device.type, enabled=False):
             for depth, layer in enumerate(self.stack):
                 h, c = (tensor.transpose(0, 1) for tensor in state[2 * depth : 2 * depth + 2])
-                start, weights, skip = (
-                    Steps(h, c, sizes, self.clips),
-                    layer.weights(),
-                    self.skip_connections and depth > 0,
-                )
+                start, weights = Steps(h, c, sizes, self.clips), layer.weights()
+                skip = self.skip_connections and depth > 0
                 if compiled:
                     y, h, c = lstm_cpu.infer(source, weights, start, skip=skip, precision=precision)
                 elif precision == "float32" or h.device.type != "cpu":
