@@ -87,8 +87,7 @@ class Trace:
 
     def show(self, state: str = "h", layer: int = 0, unit: int = 0) -> ColouredText:
         """Return the text coloured by one unit's values, for notebooks."""
-        space = "" if all(len(symbol) == 1 for symbol in self.symbols) else " "
-        return ColouredText(self.symbols, self.unit(state, layer, unit), f"{state}{unit} of layer {layer}", space)
+        return ColouredText(self.symbols, self.unit(state, layer, unit), f"{state}{unit} of layer {layer}")
 
     def _repr_html_(self) -> str:
         rows = [[name, str(len(self.layers)), f"{len(self):,}", str(a.shape[2])] for name, a in self.states.items()]

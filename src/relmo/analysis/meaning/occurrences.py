@@ -14,7 +14,7 @@ layer-K.faiss     inverted file for large corpora, if faiss is installed (pip in
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from math import isfinite
@@ -26,7 +26,7 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from relmo.analysis.core.show import Table, format_number
+from relmo.analysis.core.show import Report, Table, format_number
 from relmo.disk.files import check_file, check_regular, fingerprint, read_sealed, seal
 from relmo.disk.outputs import new_folder
 from relmo.errors import CorpusError, ModelError, SettingError
@@ -383,17 +383,13 @@ def format_context(words: Sequence[str], position: int, num_words: int) -> str:
 
 
 @dataclass(frozen=True)
-class Meaning:
+class Meaning(Report):
     """A word in its sentence, its nearest occurrences by layer, and the neighbours of its static vector."""
 
     words: list[str]
     position: int
     layers: list[list[Occurrence]]
     static: list[tuple[str, float]] | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all fields as plain Python values."""
-        return asdict(self) | {"layers": [[occurrence._asdict() for occurrence in layer] for layer in self.layers]}
 
     def tables(self) -> list[Table]:
         """Return one table per layer and one of the static neighbours, without tables that have no rows."""
@@ -407,9 +403,6 @@ class Meaning:
             rows = [[word, format_number(cosine)] for word, cosine in self.static]
             tables.append(Table(["word", "cosine"], rows, "neighbours of the word's static vector"))
         return tables
-
-    def _repr_html_(self) -> str:
-        return "".join(table.html() for table in self.tables())
 
 
 def meaning(

@@ -48,7 +48,7 @@ class Connectivity(Report):
     def text(self) -> ColouredText:
         """Return the symbols coloured by their values."""
         title = f"Gradient of {self.symbol!r} after position {self.position} (log p {self.log_p:.2f})"
-        return ColouredText(self.symbols, np.array(self.values), title, "" if self.unit == "char" else " ")
+        return ColouredText(self.symbols, np.array(self.values), title)
 
     def table(self, count: int = 10) -> Table:
         rows, total = [], max(sum(self.values), 1e-300)

@@ -22,7 +22,7 @@ import torch
 from relmo.analysis.core.causal import Unit, list_units, stack_unit_rows
 from relmo.analysis.core.effects import compute_auc, rank_values
 from relmo.analysis.core.published import untrained
-from relmo.analysis.core.show import PALETTE, Report, Table, format_number, make_colormap, save_figure
+from relmo.analysis.core.show import PALETTE, Report, Table, format_number, make_colormap, save_figure, to_plain
 from relmo.analysis.core.trace import Trace
 from relmo.analysis.syntax.agreement import Sweep, Together, ablate_together, sample_pairs, sample_units, sweep
 from relmo.analysis.syntax.pair_scores import Reader, plan_pairs
@@ -253,19 +253,16 @@ class NumberUnit:
     needed: bool
     output: OutputWeights | None  #: weights to verbs, if the output layer reads the unit
 
+    @property
+    def larger_for(self) -> str:
+        """Number of the subjects for which the unit is larger."""
+        return "plural" if self.plural else "singular"
+
     def as_dict(self) -> dict[str, Any]:
         """Return all figures as plain Python values."""
-        return {
-            "unit": str(self.unit),
-            "reach": self.reach,
-            "area": self.area,
-            "larger_for": "plural" if self.plural else "singular",
-            "costs": self.costs,
-            "margins": self.margins,
-            "p": self.p,
-            "needed": self.needed,
-            "output": None if self.output is None else self.output._asdict(),
-        }
+        figures = to_plain(self)
+        del figures["plural"]
+        return figures | {"larger_for": self.larger_for}
 
 
 @dataclass(frozen=True)
@@ -315,7 +312,7 @@ class NumberReport(Report):
             "units": [unit.as_dict() for unit in self.units],
             "untrained_best": self.untrained_best,
             "all_units": self.decoding.together.tolist(),
-            "generalisation": {str(unit): matrix.tolist() for unit, matrix in self.decoding.generalisation.items()},
+            "generalisation": to_plain(self.decoding.generalisation),
             "random_units": self.random,
             "sweep": self.sweep.as_dict(),
             "together": {name: ablation.as_dict() for name, ablation in self.together.items()},
@@ -326,7 +323,7 @@ class NumberReport(Report):
         columns = ["unit", "reach", "subject", "least", "last", "larger for", *(f"cost, {name}" for name in conditions)]
         for unit in self.units:
             areas = (format_number(area) for area in (unit.area[0], min(unit.area), unit.area[-1]))
-            row = [str(unit.unit), unit.reach, *areas, "plural" if unit.plural else "singular"]
+            row = [str(unit.unit), unit.reach, *areas, unit.larger_for]
             row += [f"{unit.costs[name]:+.1f} (p {unit.p[name]:.3f})" for name in conditions]
             output = unit.output
             row.append("" if output is None else f"{output.plural:+.2f} / {output.singular:+.2f} ({output.area:.2f})")

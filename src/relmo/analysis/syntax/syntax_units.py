@@ -12,7 +12,7 @@ import numpy as np
 from relmo.analysis.core.causal import Unit, list_units
 from relmo.analysis.core.effects import predict_from_ngrams, standardize
 from relmo.analysis.core.published import untrained
-from relmo.analysis.core.show import Report, Table, format_number, save_figure, split_progress
+from relmo.analysis.core.show import Report, Table, format_number, save_figure, split_progress, to_plain, with_progress
 from relmo.analysis.core.trace import Trace, iter_trace, join_traces
 from relmo.errors import CorpusError, SettingError
 from relmo.models.sequence_model import SequenceModel
@@ -59,17 +59,9 @@ class SyntaxReport(Report):
     notes: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "measure": self.measure,
-            "words": self.words,
-            "r2": self.r2._asdict(),
-            "controls": {name: control._asdict() for name, control in self.controls.items()},
-            "penalty": self.penalty,
-            "syntax_units": [{"unit": str(unit), "z": z, "r": r} for unit, z, r in self.units],
-            "expected_by_chance": self.expected,
-            "weights": self.weights.tolist(),
-            "units": [str(unit) for unit in self.all_units],
-        }
+        fields = {name: to_plain(getattr(self, name)) for name in ("measure", "words", "r2", "controls", "penalty")}
+        units = {"syntax_units": to_plain(self.units), "expected_by_chance": self.expected}
+        return fields | units | {"weights": self.weights.tolist(), "units": to_plain(self.all_units)}
 
     def table(self) -> Table:
         r2_by_name = {f"all {len(self.all_units):,} units": self.r2} | self.controls
@@ -192,7 +184,7 @@ def nested_cross_validation(
     folds in turn. Return R² on held-out words, the penalty, the weights, and those fitted without each fold."""
     parts = [compute_moments(x[fold == k], y[fold == k]) for k in range(folds)]
     shares, penalties, weights = [], [], []
-    for k in range(folds):
+    for k in with_progress(range(folds), progress):
         training = [part for j, part in enumerate(parts) if j != k]
         losses = np.zeros(len(PENALTIES))
         for j in range(len(training)):
@@ -204,8 +196,6 @@ def nested_cross_validation(
         constant = np.append(np.zeros(len(w) - 1), total.y / total.rows)
         shares.append(1 - sum_squared_errors(parts[k], w) / sum_squared_errors(parts[k], constant))
         weights.append(w[:-1])
-        if progress is not None:
-            progress((k + 1) / folds)
     penalty = float(np.exp(np.mean(np.log(penalties))))
     final_weights = solve_ridge(sum_moments(parts), (penalty,))[0][:-1]
     return Explained(float(np.mean(shares)), float(np.std(shares))), penalty, final_weights, weights

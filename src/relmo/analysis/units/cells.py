@@ -15,7 +15,7 @@ from relmo.analysis.core.published import untrained
 from relmo.analysis.core.show import split_progress
 from relmo.analysis.core.stack import build_stack
 from relmo.analysis.core.trace import Trace, trace
-from relmo.analysis.units.cell_report import BestUnit, CellReport, Effect, Scores, UnitControls
+from relmo.analysis.units.cell_report import BestUnit, CellReport, Effect, Scores, UnitControls, UnitR
 from relmo.errors import SettingError
 from relmo.models.sequence_model import SequenceModel
 from relmo.settings.fields import Progress
@@ -199,10 +199,10 @@ def _describe_best(
     order = np.argsort(-np.abs(column), kind="stable")
     best = int(order[0])
     same_state = [int(u) for u in order[1:] if units[u].state == units[best].state]
-    by_state: dict[str, tuple[Unit, float]] = {}
-    for state in dict.fromkeys(unit.state for unit in units if unit.state != units[best].state):
-        index = next(int(u) for u in order if units[u].state == state)
-        by_state[state] = (units[index], float(column[index]))
+    by_state: dict[str, UnitR] = {}
+    for u in order:
+        if units[u].state != units[best].state:
+            by_state.setdefault(units[u].state, UnitR(units[u], float(column[u])))
     partial = scores.partial[:, j]
     best_partial = None if np.isnan(partial).all() else int(np.nanargmax(np.abs(partial)))
     values, truth, high = rows[best], scorer.features[:, j] > 0, bool(column[best] >= 0)
@@ -223,9 +223,9 @@ def _describe_best(
         mean=float(scorer.features[:, j].mean(dtype=np.float64)),
         unit=units[best],
         **{name: float(array[best, j]) for name, array in vars(scores).items()},
-        second=(units[same_state[0]], float(column[same_state[0]])) if same_state else None,
+        second=UnitR(units[same_state[0]], float(column[same_state[0]])) if same_state else None,
         by_state=by_state,
-        partial_unit=None if best_partial is None else (units[best_partial], float(partial[best_partial])),
+        partial_unit=None if best_partial is None else UnitR(units[best_partial], float(partial[best_partial])),
         threshold=threshold,
         separation=separation,
         delay=delay,
