@@ -218,17 +218,14 @@ def draw_attention(predictions: Sequence["Rewritten"], path: str | Path) -> None
             best = prediction.candidates[0]
             axes.imshow(best.attention, cmap="Greys", vmin=0.0, vmax=1.0, aspect="auto")
             axes.xaxis.tick_top()
-            labels = []
-            for units in (prediction.source, best.units):
-                if any(unit.startswith(SPACE) for unit in units):
-                    # Subwords inside a word get a hyphen, punctuation does not.
-                    is_inside = [unit[0] != SPACE and unit[0].isalnum() for unit in units]
-                    pairs = zip(units, is_inside, strict=True)
-                    labels.append([f"-{unit}" if inside else unit.removeprefix(SPACE) for unit, inside in pairs])
-                else:
-                    labels.append(list(units))
-            axes.set_xticks(range(len(prediction.source)), labels[0], rotation=90)
-            axes.set_yticks(range(len(best.units) + 1), [*labels[1], "(end)"])
+            axes.set_xticks(range(len(prediction.source)), _label_units(prediction.source), rotation=90)
+            axes.set_yticks(range(len(best.units) + 1), [*_label_units(best.units), "(end)"])
+
+
+def _label_units(units: Sequence[str]) -> list[str]:
+    """Label words, or subwords: those inside a word get a hyphen, punctuation does not."""
+    has_subwords = any(unit.startswith(SPACE) for unit in units)
+    return [f"-{unit}" if has_subwords and unit[0].isalnum() else unit.removeprefix(SPACE) for unit in units]
 
 
 def with_progress(items: Sequence[Item], progress: Progress | None) -> Iterator[Item]:

@@ -147,19 +147,17 @@ class OccurrenceIndex:
     @cached_property
     def tokens(self) -> np.ndarray:
         """The index in `words` of each word of the corpus; (N,)."""
-        path = self._check_digest("tokens.npy")
-        tokens = _read_array(path, np.int32)
+        tokens = _read_array(self._check_digest("tokens.npy"), np.int32)
         if len(tokens) != len(self) or tokens.min() < 0 or tokens.max() >= len(self.words):
-            raise _damaged(path)
+            raise _damaged(self.folder / "tokens.npy")
         return tokens
 
     @cached_property
     def starts(self) -> np.ndarray:
         """The first word of each sentence, and the end; (sentences + 1,)."""
-        path = self._check_digest("starts.npy")
-        starts = _read_array(path, np.int64)
+        starts = _read_array(self._check_digest("starts.npy"), np.int64)
         if starts[0] != 0 or starts[-1] != len(self) or (np.diff(starts) < 1).any():
-            raise _damaged(path)
+            raise _damaged(self.folder / "starts.npy")
         return starts
 
     def sentence(self, place: int) -> tuple[list[str], int]:

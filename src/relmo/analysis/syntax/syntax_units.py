@@ -4,6 +4,7 @@ dynamics of phrase-structure building). A unit must be an outlier in every fold:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -188,46 +189,31 @@ def nested_cross_validation(
         training = [part for j, part in enumerate(parts) if j != k]
         losses = np.zeros(len(PENALTIES))
         for j in range(len(training)):
-            candidates = solve_ridge(sum_moments(training[:j] + training[j + 1 :]), PENALTIES)
+            candidates = solve_ridge(reduce(np.add, training[:j] + training[j + 1 :]), PENALTIES)
             losses += [sum_squared_errors(training[j], w) for w in candidates]
         penalties.append(PENALTIES[int(losses.argmin())])
-        total = sum_moments(training)
+        total = reduce(np.add, training)
         w = solve_ridge(total, penalties[-1:])[0]
-        constant = np.append(np.zeros(len(w) - 1), total.y / total.rows)
+        constant = np.append(np.zeros(len(w) - 1), total[-1, -2] / total[-2, -2])
         shares.append(1 - sum_squared_errors(parts[k], w) / sum_squared_errors(parts[k], constant))
         weights.append(w[:-1])
     penalty = float(np.exp(np.mean(np.log(penalties))))
-    final_weights = solve_ridge(sum_moments(parts), (penalty,))[0][:-1]
+    final_weights = solve_ridge(reduce(np.add, parts), (penalty,))[0][:-1]
     return Explained(float(np.mean(shares)), float(np.std(shares))), penalty, final_weights, weights
 
 
-class Moments(NamedTuple):
-    """Sums over rows: of products of columns with each other (D, D) and with y (D,), of columns, y and its square."""
-
-    rows: int
-    xx: np.ndarray
-    xy: np.ndarray
-    x: np.ndarray
-    y: float
-    yy: float
+def compute_moments(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the moments of rows x (n, D), y (n,): the sums (D + 2, D + 2) of the products of x, 1 and y."""
+    rows = np.column_stack([x, np.ones(len(y)), y]).astype(np.float64)
+    return rows.T @ rows
 
 
-def compute_moments(x: np.ndarray, y: np.ndarray) -> Moments:
-    """Return the moments of rows (n, D) and y (n,)."""
-    x = x.astype(np.float64)
-    return Moments(len(y), x.T @ x, x.T @ y, x.sum(axis=0), float(y.sum()), float(y @ y))
-
-
-def sum_moments(parts: Sequence[Moments]) -> Moments:
-    """Return the moments of all rows of several parts."""
-    return Moments(*(sum(column[1:], start=column[0]) for column in zip(*parts, strict=True)))
-
-
-def solve_ridge(moments: Moments, penalties: Sequence[float]) -> list[np.ndarray]:
+def solve_ridge(moments: np.ndarray, penalties: Sequence[float]) -> list[np.ndarray]:
     """Return for each penalty the weights (D,) and, last, the intercept that minimise the penalised mean square."""
-    mean, mean_y = moments.x / moments.rows, moments.y / moments.rows
-    covariance = moments.xx / moments.rows - np.outer(mean, mean)
-    cross = moments.xy / moments.rows - mean * mean_y
+    means = moments / moments[-2, -2]
+    mean, mean_y = means[:-2, -2], means[-1, -2]
+    covariance = means[:-2, :-2] - np.outer(mean, mean)
+    cross = means[:-2, -1] - mean * mean_y
     solutions = []
     for penalty in penalties:
         ridged = covariance.copy()
@@ -237,11 +223,10 @@ def solve_ridge(moments: Moments, penalties: Sequence[float]) -> list[np.ndarray
     return solutions
 
 
-def sum_squared_errors(moments: Moments, weights: np.ndarray) -> float:
+def sum_squared_errors(moments: np.ndarray, weights: np.ndarray) -> float:
     """Return the summed squared errors of weights and intercept on some rows."""
-    w, intercept = weights[:-1], weights[-1]
-    squares = w @ moments.xx @ w + moments.rows * intercept**2 + moments.yy
-    return float(squares + 2 * (intercept * (w @ moments.x) - w @ moments.xy - intercept * moments.y))
+    coefficients = np.append(weights, -1.0)  # of the error: x w + intercept - y
+    return float(coefficients @ moments @ coefficients)
 
 
 def _standardize_weights(weights: np.ndarray) -> np.ndarray:

@@ -306,15 +306,14 @@ def name_cells(report: CellReport, command: str) -> list[NamedCell]:
         if (result := report.ablated(unit)) is not None:
             ablation, ablated = result
             deltas = {name: ablation.delta(ablated, name) for name in ablation.classes if name != ALL}
-            effects = sorted(
-                (ablation.rank(ablated, name), -delta, name) for name, delta in deltas.items() if 0 < delta < math.inf
-            )
-            own_feature = [effect for effect in effects if effect[2].startswith(f"{best.feature} ")]
+            ranks = {name: ablation.rank(ablated, name) for name, delta in deltas.items() if 0 < delta < math.inf}
+            names = sorted(ranks, key=lambda name: (ranks[name], -deltas[name], name))
+            own_feature = [name for name in names if name.startswith(f"{best.feature} ")]
             # Changes of other features are left out.
-            kinds = [effect for effect in effects if effect[2].rpartition(" ")[2] not in CHANGES]
+            kinds = [name for name in names if name.rpartition(" ")[2] not in CHANGES]
             broken = [
-                Broken(describe_class(name), round(-negative, 4), rank, len(ablation.units))
-                for rank, negative, name in [*own_feature, *kinds][:MAX_EFFECTS]
+                Broken(describe_class(name), round(deltas[name], 4), ranks[name], len(ablation.units))
+                for name in [*own_feature, *kinds][:MAX_EFFECTS]
             ]
         cells[unit] = NamedCell(
             name=WORDS[best.feature].cell if best.feature in WORDS else f"the cell for “{best.feature}”",

@@ -4,6 +4,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -127,13 +128,12 @@ def compare_losses_of(
     reference = next(iter(models.values()))
     if reference.unit == "word":
         vocabulary = reference.get_output_vocabulary()  # sorted by frequency
-        ids, begin = vocabulary.ids(symbols), 0
+        ids = vocabulary.ids(symbols)
         is_known = ids != vocabulary.unknown
         classes["unknown word"] = ~is_known
-        for end in RANKS:
+        for begin, end in pairwise([0, *RANKS]):
             classes[f"word of rank {begin + 1} to {end}"] = (ids >= begin) & (ids < end) & is_known
-            begin = end
-        classes[f"word of rank {begin + 1} or more"] = (ids >= begin) & is_known
+        classes[f"word of rank {RANKS[-1] + 1} or more"] = (ids >= RANKS[-1]) & is_known
     classes = {name: mask for name, mask in classes.items() if np.count_nonzero(mask) >= MIN_SYMBOLS or name == ALL}
     return Losses(list(models), list(symbols), np.stack(bits), classes)
 
