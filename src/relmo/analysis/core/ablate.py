@@ -80,7 +80,8 @@ def intervene(
     if isinstance(module, ElmoLSTM | BidirectionalStacks):
         replacements = {"forward": partial(_run_elmo, module), "infer": partial(_infer_elmo, module)}
     else:
-        replacements = {"forward": partial(_run_recurrent if isinstance(module, Recurrent) else _run_torch, module)}
+        run: Any = _run_recurrent if isinstance(module, Recurrent) else _run_torch
+        replacements = {"forward": partial(run, module)}
     try:
         if not before:
             vars(module).update(replacements)

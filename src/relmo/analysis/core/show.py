@@ -113,7 +113,7 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields as JSON types."""
-        return to_plain(self)  # type: ignore[no-any-return]
+        return to_plain(self)
 
     def _repr_html_(self) -> str:
         return "".join(table.html() for table in self.tables())

@@ -298,26 +298,26 @@ def build_stack(network: nn.Module) -> Stack:
             adds_input = module.residual and cells[0].input_size == len(cells) * cells[0].output_size
             layers.append(StackLayer(cells, adds_input))
         return Stack(module, layers, joined=True)
-    if isinstance(module, ElmoLSTM | BidirectionalStacks):
+    if isinstance(module, ElmoLSTM):
+        skips = module.skip_connections
+        stacked = enumerate(module.stack)
+        return Stack(module, [StackLayer(list(layer.cells(module.clips)), skips and d > 0) for d, layer in stacked])
+    if isinstance(module, BidirectionalStacks):
         for depth, layer in enumerate(module.stack):
-            adds_input = module.skip_connections and depth > 0
-            if isinstance(module, ElmoLSTM):
-                layers.append(StackLayer(list(layer.cells(module.clips)), adds_input))
-            else:
-                projections = () if layer.weight_hr is None else layer.weight_hr.unbind()
-                layers.append(StackLayer(layer.cells, adds_input, projections))
+            projections = () if layer.weight_hr is None else layer.weight_hr.unbind()
+            layers.append(StackLayer(layer.cells, module.skip_connections and depth > 0, projections))
         return Stack(module, layers)
     name, options = TORCH_CELLS[module.mode]
     options = options | ({"projection": module.proj_size} if module.proj_size else {})
     for depth in range(module.num_layers):
         cells = []
         for suffix in ["", "_reverse"] if module.bidirectional else [""]:
-            weights = {name: getattr(module, f"{name}_l{depth}{suffix}", None) for name in FUSED}
-            W_ih = weights["weight_ih"]
+            parameters = {name: f"{name}_l{depth}{suffix}" for name in FUSED}
+            weights = {name: getattr(module, key) for name, key in parameters.items() if hasattr(module, key)}
             if not module.bias:
-                weights["bias_ih"] = weights["bias_hh"] = W_ih.new_zeros(len(W_ih))
-            cell = cell_class(name).bare(W_ih.shape[1], module.hidden_size, **options)
-            cells.append(cell.with_weights({name: weight for name, weight in weights.items() if weight is not None}))
+                weights["bias_ih"] = weights["bias_hh"] = weights["weight_ih"].new_zeros(len(weights["weight_ih"]))
+            cell = cell_class(name).bare(weights["weight_ih"].shape[1], module.hidden_size, **options)
+            cells.append(cell.with_weights(weights))
         layers.append(StackLayer(cells))
     return Stack(module, layers, joined=True)
 

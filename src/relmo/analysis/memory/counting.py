@@ -194,8 +194,8 @@ def counting_table(results: Sequence[Counting]) -> Table:
         row = [name, format_ranges(result.accepted), str(result.first_failure or ""), str(result.first_wrong or "")]
         accuracy = f"{100 * result.accuracy:.1f} ({100 * result.always_no:.1f})"
         row += [format_number(100 * result.balanced, 1), accuracy, f"{counter.state}{counter.unit}"]
-        row += [format_number(figure, 4, signed=True) for figure in (counter.r, counter.slope)]
-        rows.append([*row, str(result.counting_units)])
+        r, slope = (format_number(figure, 4, signed=True) for figure in (counter.r, counter.slope))
+        rows.append([*row, r, slope, str(result.counting_units)])
         for kind, ranges in result.wrongly.items():
             errors += [f"{name} wrongly accepts {kind}: n = {format_ranges(ranges)}"] if ranges else []
     notes = [

@@ -182,9 +182,8 @@ class CellReport(Report):
             pairs = [best.by_state.get(state) for state in states]
             row += ["" if pair is None else f"{pair.unit} {pair.r:+.3f}" for pair in pairs]
             controls, untrained = best.controls, best.controls.untrained
-            row.append(format_number(None if untrained is None else untrained.r))
-            row += [format_number(x) for x in (controls.ngram.r, controls.shift, controls.probe.r)]
-            rows.append([*row, best.verdict + ("; causal" if self.causal(best) else "")])
+            levels = (None if untrained is None else untrained.r, controls.ngram.r, controls.shift, controls.probe.r)
+            rows.append([*row, *map(format_number, levels), best.verdict + ("; causal" if self.causal(best) else "")])
         columns = ["feature", "unit", "r", "rho", "AUC", "F1", "partial r", "delay", *(f"best {s}" for s in states)]
         columns += ["untrained", f"{self.order}-gram", "chance", "probe", "verdict"]
         title = f"best unit for each feature, of {len(self.units):,} units over {self.symbols:,} symbols"
@@ -204,10 +203,9 @@ class CellReport(Report):
                 c = ablation.classes.index(name)
                 column = ablation.deltas[:, c]
                 delta, median = (format_number(x, signed=True) for x in (ablation.delta(unit, name), np.median(column)))
-                row = [f"{best.feature}: {best.unit}", name, f"{ablation.counts[c]:,}"]
-                row += [format_number(float(ablation.base[c])), delta]
-                row += [f"{ablation.rank(unit, name)} of {len(ablation.units)}", median]
-                rows.append([*row, str(ablation.units[int(column.argmax())])])
+                rank = f"{ablation.rank(unit, name)} of {len(ablation.units)}"
+                row = [f"{best.feature}: {best.unit}", name, f"{ablation.counts[c]:,}", format_number(ablation.base[c])]
+                rows.append([*row, delta, rank, median, str(ablation.units[column.argmax()])])
         change = {"zero": "set to zero", "mean": "set to its mean", "hold": "held on"}[self.ablations[0].how]
         columns = ["unit", "symbols", "count", "bits", "more bits", "rank", "median unit", "first"]
         return [main, matrix, Table(columns, rows, f"loss with the unit {change}")]
