@@ -262,14 +262,11 @@ def column_tracks(document: Document, column: str) -> dict[str, np.ndarray]:
         )
     word_values = [word.value(name) for sentence in _get_words(document) for word in sentence]
     labels = {column: value} if equals else {f"{name}={value}": value for value in sorted({*word_values} - {"", "_"})}
-    tracks = {}
-    for label, expected in labels.items():
-        if equals or word_values.count(expected) >= MIN_SHARE * len(word_values):
-            tracks[label] = _word_feature(
-                lambda words, value=expected: [word.value(name) == value for word in words],  # type: ignore[misc]
-                document,
-            )
-    return tracks
+    return {
+        label: _mark_words(document, [value == expected for value in word_values])
+        for label, expected in labels.items()
+        if equals or word_values.count(expected) >= MIN_SHARE * len(word_values)
+    }
 
 
 def _get_words(document: Document) -> list[list[ConlluWord]]:
@@ -279,10 +276,12 @@ def _get_words(document: Document) -> list[list[ConlluWord]]:
 
 
 def _word_feature(compute: Callable[[list[ConlluWord]], Sequence[float]], document: Document) -> np.ndarray:
-    """Spread one value per word of each sentence over the word's characters, 0 between words; (T,)."""
-    values = [value for words in _get_words(document) for value in compute(words)]
-    spans = zip(*document.word_spans.T.tolist(), values, strict=True)
-    return document.at_symbols(_mark_spans(document, spans))
+    return _mark_words(document, [value for words in _get_words(document) for value in compute(words)])
+
+
+def _mark_words(document: Document, values: Sequence[float]) -> np.ndarray:
+    """Spread one value per word over the word's characters, 0 between words; (T,)."""
+    return document.at_symbols(_mark_spans(document, zip(*document.word_spans.T.tolist(), values, strict=True)))
 
 
 def _bracket_feature(brackets: str, document: Document) -> np.ndarray:

@@ -50,8 +50,6 @@ def jacobian_curves(
     """Return the largest singular values of J = ds_t/ds_(t-k) of every layer over windows x (B, T, I) read from these
     states; t is the last step, and the layer's input is fixed. s is the layer's state: h, or the LSTM's (h, c) as
     independent coordinates, whose blocks are curves too. `exact` forms matrices, by default if the state is small.
-
-    Pascanu et al. 2013;  Saxe et al. 2014, Exact solutions to the nonlinear dynamics of learning
     """
     with torch.no_grad():
         run = unroll(layers, x, states)
