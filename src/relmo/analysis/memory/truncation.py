@@ -71,12 +71,12 @@ def truncation(
         nats.append(float(nll.mean()))
         gaps.append(bootstrap_difference(nll, full_nll, np.arange(len(ends)), seed=seed))
         callback(1.0)
-    more, low, high = map(list, zip(*gaps, strict=True))
+    increases, low, high = map(list, zip(*gaps, strict=True))
     full_loss = float(full_nll.mean())
-    insufficient = np.flatnonzero(np.array(more) > TOLERANCE * full_loss)
+    insufficient = np.flatnonzero(np.array(increases) > TOLERANCE * full_loss)
     sufficient = lengths[insufficient[-1] + 1 :] if len(insufficient) else lengths
     context = sufficient[0] if sufficient else None
-    return Truncation(name or model.label, lengths, nats, more, low, high, full_loss, len(ends), context)
+    return Truncation(name or model.label, lengths, nats, increases, low, high, full_loss, len(ends), context)
 
 
 def truncation_table(curves: Sequence[Truncation]) -> Table:

@@ -121,10 +121,10 @@ class BestUnit:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields as JSON types."""
-        plain = to_plain(self)
-        renamed = {"others": plain.pop("by_state"), "also": plain.pop("similar")}
-        controls = {name: control for name, control in plain["controls"].items() if control is not None}
-        return plain | renamed | {"controls": controls, "exists": self.exists, "verdict": self.verdict}
+        record = to_plain(self)
+        renamed = {"others": record.pop("by_state"), "also": record.pop("similar")}
+        controls = {name: control for name, control in record["controls"].items() if control is not None}
+        return record | renamed | {"controls": controls, "exists": self.exists, "verdict": self.verdict}
 
 
 @dataclass(frozen=True)
