@@ -191,11 +191,12 @@ def measure(
     curves, gate_mean = [], []
     for depth, parts in enumerate(zip(*norms_by_batch, strict=True)):
         norms, gates = (
-            {name: torch.cat([part[name] for part in column]).cpu().numpy() for name in column[0]}
+            {name: torch.cat([part[name] for part in column]) for name in column[0]}
             for column in zip(*parts, strict=True)
         )
         gate_mean.append({gate: float(means.mean()) for gate, means in gates.items()})
-        for of, array in norms.items():  # (positions, lags + 1)
+        for of, tensor in norms.items():
+            array = tensor.cpu().numpy()  # (positions, lags + 1)
             array = array[array[:, 0] > 0]  # positions without any gradient are ignored
             if not len(array):  # such as a stabiliser that cancels in the output
                 continue
