@@ -12,7 +12,6 @@ MOVED = {
     "meaning.lookup": "meaning.occurrences",
     "meaning.neighbours": "meaning.occurrences",
     "memory.fresh": "memory.gradients",
-    "memory.jacobian": "memory.gradients",
     "syntax.connections": "syntax.gate_traces",
     "syntax.decoding": "syntax.number_units",
     "units.ngram": "units.compare",

@@ -10,7 +10,7 @@ import numpy as np
 from relmo.analysis.core.causal import list_units
 from relmo.analysis.core.features import Document, read, tracks
 from relmo.analysis.core.published import untrained
-from relmo.analysis.core.show import split_progress
+from relmo.analysis.core.show import split_progress, with_progress
 from relmo.analysis.core.trace import trace
 from relmo.analysis.units.compare import (
     COPY_LENGTHS,
@@ -120,10 +120,9 @@ def _find_copies(
     num_symbols = len(training)
     ids_by_model: dict[str, list[np.ndarray]] = {name: [] for name in models}
     seed, options = sampling
-    for n in range(NUM_SAMPLES):
+    for n in with_progress(range(NUM_SAMPLES), writing):
         for sample in samples(models, limit=SAMPLE_SYMBOLS, seed=seed + 1 + n, **options):
             ids_by_model[sample.model].append(model.encode(sample.text))
-        writing((n + 1) / NUM_SAMPLES)
     sources = {f"samples of {name}": np.concatenate(arrays) for name, arrays in ids_by_model.items()}
     sources["the evaluated text"] = model.vocabulary.ids(answer["symbols"])
     documents = [read(model, sample["text"]) if sample["text"].strip() else None for sample in answer["samples"]]
@@ -190,13 +189,13 @@ def emerge(worker: "Worker", body: Body, progress: Progress) -> dict[str, Any]:
     unit, begin = report.unit, find_busiest(track, STRIP_SYMBOLS)
     window = slice(begin, begin + STRIP_SYMBOLS)
     frames = report.as_dict()["models"]
-    for index, (frame, checkpoint, r) in enumerate(zip(frames, checkpoints.values(), report.r, strict=True)):
+    rows = list(zip(frames, checkpoints.values(), report.r, strict=True))
+    for frame, checkpoint, r in with_progress(rows, tracing):
         values = trace(checkpoint, document.texts, layers=[unit.layer], keep=(unit.state,)).unit(*unit[:3])
         values = values - values.mean()
         frame["values"] = np.round(values[window].astype(float), 3).tolist()
         frame["scale"] = colour_scale(values)
         frame["best_unit"] = format_unit(report.units[int(np.abs(r).argmax())])
-        tracing((index + 1) / len(checkpoints))
     return {
         "unit": format_unit(unit),
         "feature": feature,

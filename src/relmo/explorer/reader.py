@@ -162,9 +162,8 @@ class PagedReader:
             names = ", ".join(carried)
             raise SettingError(f"{unit.state} is only available page by page; over the whole text there are {names}.")
         self.read_text()
-        array = self.text_states[unit.state]
-        offset = array.shape[2] // self.recorder.stack.directions if unit.direction == "backward" else 0
-        return array[unit.layer, :, offset + unit.number].astype(np.float32)
+        sides = np.split(self.text_states[unit.state], self.recorder.stack.directions, axis=2)
+        return sides[unit.direction == "backward"][unit.layer, :, unit.number].astype(np.float32)
 
     def check_unit(self, unit: Unit) -> Unit:
         """Return the unit; raise if the network does not have it."""

@@ -16,7 +16,7 @@ import numpy as np
 from relmo.analysis.core import causal
 from relmo.analysis.core.ablate import intervene
 from relmo.analysis.core.features import Document, Mark, column_tracks, mark_tracks, tracks
-from relmo.analysis.core.show import split_progress, to_plain
+from relmo.analysis.core.show import split_progress, to_plain, with_progress
 from relmo.analysis.core.trace import trace
 from relmo.analysis.meaning.occurrences import OccurrenceIndex
 from relmo.analysis.memory import counting as counting_analysis
@@ -344,9 +344,8 @@ def gates(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
         raise SettingError(f"Unknown condition {unknown[0][:80]!r}.")
     names = (conditions or list(pairs_by_condition))[:MAX_CONDITIONS]
     rows: list[dict[str, Any]] = []
-    for index, name in enumerate(names):
+    for name in with_progress(names, progress):
         rows += gate_traces(worker.model, pairs_by_condition[name], unit, per_condition=100).as_dict()["conditions"]
-        progress((index + 1) / len(names))
     return {"unit": format_unit(unit), "title": title, "conditions": rows, "all": list(pairs_by_condition)}
 
 

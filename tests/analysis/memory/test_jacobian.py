@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from relmo.analysis.core.stack import initial_states, unroll_layers
-from relmo.analysis.memory import gradients
-from relmo.analysis.memory.gradients import jacobian_curves, spectral_radius
+from relmo.analysis.memory import jacobian
+from relmo.analysis.memory.jacobian import jacobian_curves, spectral_radius
 from support.small_models import bilm
 
 MODULES = {
@@ -67,7 +67,7 @@ def test_large_states_are_not_formed_and_clipped_cells_have_a_jacobian_too(monke
     layers, x = unroll_layers(bilm().network), drawn(2, 8, 4)
     states = initial_states(layers, 2)
     assert all(curve.exact for curve in jacobian_curves(layers, x, states))
-    monkeypatch.setattr(gradients, "MAX_EXACT_SIZE", 12)  # the state has 13 numbers
+    monkeypatch.setattr(jacobian, "MAX_EXACT_SIZE", 12)  # the state has 13 numbers
     assert not any(curve.exact for curve in jacobian_curves(layers, x, states))
 
 

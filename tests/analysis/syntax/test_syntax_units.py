@@ -14,7 +14,6 @@ from relmo.analysis.syntax.syntax_units import (
     depth_regression,
     nested_cross_validation,
     solve_ridge,
-    sum_moments,
     sum_squared_errors,
     syntax_units,
 )
@@ -71,7 +70,7 @@ def test_where_no_unit_counts_nothing_is_explained_and_none_is_named(tmp_path) -
 def test_weights_are_those_of_ridge_regression_and_errors_its_sums_of_squares() -> None:
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=(50, 4)), generator.normal(size=50)
-    seen = sum_moments([compute_moments(x[:20], y[:20]), compute_moments(x[20:], y[20:])])
+    seen = compute_moments(x[:20], y[:20]) + compute_moments(x[20:], y[20:])
     (w,) = solve_ridge(seen, (0.3,))
     centred, level = x - x.mean(axis=0), y - y.mean()
     by_hand = np.linalg.solve(centred.T @ centred + 50 * 0.3 * np.eye(4), centred.T @ level)

@@ -76,13 +76,12 @@ def intervene(
     stack = build_stack(model_network)
     module, edit = stack.module, _make_edit(stack, layer, units, how, value, state, direction)
     before = ACTIVE_EDITS.get(module, [])
-    replacements: dict[str, Callable[..., Any]] = {}  # methods that step through the cells with changes
-    if isinstance(module, Recurrent):
-        replacements["forward"] = partial(_run_recurrent, module)
-    elif isinstance(module, ElmoLSTM | BidirectionalStacks):
-        replacements |= {"forward": partial(_run_elmo, module), "infer": partial(_infer_elmo, module)}
-    elif isinstance(module, nn.RNNBase):
-        replacements["forward"] = partial(_run_torch, module)
+    replacements: dict[str, Callable[..., Any]]  # methods that step through the cells with changes
+    if isinstance(module, ElmoLSTM | BidirectionalStacks):
+        replacements = {"forward": partial(_run_elmo, module), "infer": partial(_infer_elmo, module)}
+    else:
+        run: Any = _run_recurrent if isinstance(module, Recurrent) else _run_torch
+        replacements = {"forward": partial(run, module)}
     try:
         if not before:
             vars(module).update(replacements)

@@ -17,7 +17,7 @@ import torch
 
 from relmo.analysis.core.ablate import intervene
 from relmo.analysis.core.features import Document
-from relmo.analysis.core.show import split_progress
+from relmo.analysis.core.show import Unit, split_progress, with_progress
 from relmo.analysis.core.stack import Change, build_stack
 from relmo.analysis.core.trace import Trace
 from relmo.errors import SettingError
@@ -93,19 +93,6 @@ def describe_class(name: str) -> str:
     if words.episode:
         return f"where {words.episode} {'begins' if change == 'rises' else 'ends'}"
     return words.rises if change == "rises" else words.falls
-
-
-class Unit(NamedTuple):
-    """One dimension of a state of a layer."""
-
-    state: str
-    layer: int
-    number: int
-    direction: Literal["forward", "backward"] = "forward"
-
-    def __str__(self) -> str:
-        """Return the address, such as c0.27: state c, layer 0, unit 27; with an arrow for the backward direction."""
-        return f"{self.state}{self.layer}.{self.number}{'←' if self.direction == 'backward' else ''}"
 
 
 @dataclass(frozen=True)
@@ -248,12 +235,10 @@ def compare_losses(
 ) -> Ablation:
     """Run `ablate_units` on any network: `losses()` runs it and returns the loss of every symbol in nats, (T,)."""
     base, changed = losses(), []
-    for i, (unit, value) in enumerate(zip(units, values, strict=True)):
+    for unit, value in with_progress(list(zip(units, values, strict=True)), progress):
         options: dict[str, Any] = {"state": unit.state, "direction": unit.direction}
         with intervene(network, unit.layer, unit.number, "hold", float(value), **options):
             changed.append(losses())
-        if progress is not None:
-            progress((i + 1) / len(units))
     return summarise(how, units, classes, base, np.stack(changed))
 
 

@@ -78,12 +78,9 @@ def rank_values(values: np.ndarray) -> Ranking:
     order = np.argsort(values)
     ordered = values[order]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    counts = np.diff(np.append(starts, len(values)))
     ranks = np.empty(len(values), dtype=np.float32)
-    if len(starts) == len(values):
-        ranks[order] = np.arange(1, len(values) + 1)
-    else:
-        counts = np.diff(np.append(starts, len(values)))
-        ranks[order] = np.repeat(starts + (counts + 1) / 2, counts)
+    ranks[order] = np.repeat(starts + (counts + 1) / 2, counts)
     return Ranking(order, ranks)
 
 
@@ -99,6 +96,12 @@ def compute_auc(ranks: np.ndarray, binary: np.ndarray) -> np.ndarray:
     total = (ranks.astype(np.float64) - len(binary) / 2) @ binary + positives * (len(binary) / 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         return (total - positives * (positives + 1) / 2) / (positives * negatives)
+
+
+def compute_row_auc(rows: np.ndarray, binary: np.ndarray) -> np.ndarray:
+    """Return the ROC areas (U,) of rows (U, T) for a binary feature (T,)."""
+    ranks = np.stack([rank_values(row).ranks for row in rows])
+    return compute_auc(ranks, binary[:, None].astype(np.float32))[:, 0]
 
 
 def held_out_f1(values: np.ndarray, order: np.ndarray, truth: np.ndarray, *, high: bool) -> tuple[float, float]:

@@ -64,7 +64,7 @@ MARKS = "|".join(
     ["``", "''", *sorted({*PAIRS, *(mark for closing in PAIRS.values() for mark in closing)} - {"``", "''"})]
 )
 CLITIC = re.compile(r"(?:s|re|ve|ll|d|m|t|em|n|tis|twas)\b", re.IGNORECASE)
-WORD = r"[^\W\d_]+"
+WORD, LINE = r"[^\W\d_]+", r"[^\n]+"
 LINE_END, BLANK_LINE = re.compile(r"\n"), re.compile(r"\n[ \t]*\n")
 
 
@@ -262,14 +262,11 @@ def column_tracks(document: Document, column: str) -> dict[str, np.ndarray]:
         )
     word_values = [word.value(name) for sentence in _get_words(document) for word in sentence]
     labels = {column: value} if equals else {f"{name}={value}": value for value in sorted({*word_values} - {"", "_"})}
-    tracks = {}
-    for label, expected in labels.items():
-        if equals or word_values.count(expected) >= MIN_SHARE * len(word_values):
-            tracks[label] = _word_feature(
-                lambda words, value=expected: [word.value(name) == value for word in words],  # type: ignore[misc]
-                document,
-            )
-    return tracks
+    return {
+        label: _mark_words(document, [value == expected for value in word_values])
+        for label, expected in labels.items()
+        if equals or word_values.count(expected) >= MIN_SHARE * len(word_values)
+    }
 
 
 def _get_words(document: Document) -> list[list[ConlluWord]]:
@@ -279,27 +276,12 @@ def _get_words(document: Document) -> list[list[ConlluWord]]:
 
 
 def _word_feature(compute: Callable[[list[ConlluWord]], Sequence[float]], document: Document) -> np.ndarray:
-    """Spread one value per word of each sentence over the word's characters, 0 between words; (T,)."""
-    values = [value for words in _get_words(document) for value in compute(words)]
-    spans = zip(*document.word_spans.T.tolist(), values, strict=True)
-    return document.at_symbols(_mark_spans(document, spans))
+    return _mark_words(document, [value for words in _get_words(document) for value in compute(words)])
 
 
-def _line_feature(name: str, document: Document) -> np.ndarray:
-    text = document.text
-    offsets = np.arange(len(text))
-    if name == "indentation":
-        track = np.zeros(len(text), dtype=np.float32)
-        for line in re.finditer(r"^([ \t]*)[^\n]*", text, flags=re.MULTILINE):
-            blanks = len(line.group(1))
-            track[line.start() : line.start() + blanks] = np.arange(1, blanks + 1)
-            track[line.start() + blanks : line.end()] = blanks
-        return track
-    is_end = np.array(list(text)) == "\n"
-    if name == "column":
-        return offsets - np.maximum.accumulate(np.where(is_end, offsets, -1))
-    ends = np.append(np.flatnonzero(is_end), len(text))
-    return ends[np.searchsorted(ends, offsets, side="right").clip(max=len(ends) - 1)] - offsets
+def _mark_words(document: Document, values: Sequence[float]) -> np.ndarray:
+    """Spread one value per word over the word's characters, 0 between words; (T,)."""
+    return document.at_symbols(_mark_spans(document, zip(*document.word_spans.T.tolist(), values, strict=True)))
 
 
 def _bracket_feature(brackets: str, document: Document) -> np.ndarray:
@@ -319,16 +301,13 @@ def quotes(document: Document) -> np.ndarray:
     """Inside quotation marks, straight or curly, of any nesting; an apostrophe is none. A blank line, or the end of a
     line that is a sentence, ends all."""
     text, ends = document.text, document.ends
-    track = np.zeros(len(text), dtype=np.float32)
     expected: list[tuple[str, ...]] = []  # closing marks of each open mark
-    previous = 0
+    changes = [(0, 0)]
     for match in re.finditer(rf"{MARKS}|{ends.pattern}", text):
         offset, end, mark = match.start(), match.end(), match.group()
         before, after = text[max(offset - 1, 0) : offset].isalnum(), text[end : end + 1].isalnum()
         # ' or ’ inside a word, or at the edge of a shortened one: it's, do n't, 'em
         is_apostrophe = mark in ("'", "’") and after and (before or CLITIC.match(text, end) is not None)
-        track[previous:offset] = bool(expected)
-        previous = offset
         if mark[0] == "\n":
             expected.clear()
         elif not is_apostrophe:
@@ -339,8 +318,8 @@ def quotes(document: Document) -> np.ndarray:
                 del expected[max(0, len(expected) - 2) :]
             elif mark in PAIRS and not (mark == "'" and before):  # dogs' tails
                 expected.append(PAIRS[mark])
-    track[previous:] = bool(expected)
-    return track
+        changes.append((offset, bool(expected)))
+    return _hold_values(changes, len(text))
 
 
 def blank_strings_and_comments(text: str, language: Language) -> str:
@@ -350,14 +329,17 @@ def blank_strings_and_comments(text: str, language: Language) -> str:
 
 def count_open_brackets(text: str) -> np.ndarray:
     """Return the number of open brackets after each character (characters,); unmatched closing ones are ignored."""
-    counts = np.zeros(len(text), dtype=np.float32)
-    level, previous = 0, 0
+    level, changes = 0, [(0, 0)]
     for match in BRACKET.finditer(text):
-        counts[previous : match.start()] = level
         level = level + 1 if match.group() in OPENING else max(level - 1, 0)
-        previous = match.start()
-    counts[previous:] = level
-    return counts
+        changes.append((match.start(), level))
+    return _hold_values(changes, len(text))
+
+
+def _hold_values(changes: Sequence[tuple[int, int]], length: int) -> np.ndarray:
+    """Return a track of characters from positions, the first of which is 0, and the values from there on."""
+    positions, values = zip(*changes, strict=True)
+    return np.repeat(np.array(values, dtype=np.float32), np.diff(positions, append=length))
 
 
 def _code_feature(name: str, document: Document) -> np.ndarray:
@@ -426,15 +408,12 @@ def _find_c_ifs(code: str) -> Iterator[tuple[str, int, int]]:
             yield "if_body", body, len(code) if semicolon < 0 else semicolon
 
 
-def _pattern_feature(pattern: str, test: Callable[[str], bool] | None, document: Document) -> np.ndarray:
-    matches = re.finditer(pattern, document.text, re.IGNORECASE)
-    return _mark_spans(document, ((*match.span(), test is None or test(match.group())) for match in matches))
+def _count_characters(text: str) -> np.ndarray:
+    return np.arange(1, len(text) + 1)
 
 
-def word_position(document: Document) -> np.ndarray:
-    """Letters of the word that have been read; 0 between words."""
-    matches = re.finditer(r"\w+", document.text)
-    return _mark_spans(document, ((*match.span(), np.arange(1, len(match.group()) + 1)) for match in matches))
+def _count_indentation(line: str) -> np.ndarray:
+    return _count_characters(line).clip(max=len(line) - len(line.lstrip(" \t")))
 
 
 def sentence_position(document: Document) -> np.ndarray:
@@ -442,14 +421,11 @@ def sentence_position(document: Document) -> np.ndarray:
     ends = document.ends.pattern
     if document.ends is BLANK_LINE:
         ends += r"|[.!?…]+[\"'”’)\]]*(?=\s)"
-    track = np.zeros(len(document.text), dtype=np.float32)
-    count, previous = 0, 0
+    count, changes = 0, [(0, 0)]
     for match in re.finditer(rf"(?P<word>\w+(?:['’-]\w+)*)|{ends}", document.text):
-        track[previous : match.start()] = count
-        previous = match.start()
         count = count + 1 if match.lastgroup else 0
-    track[previous:] = count
-    return track
+        changes.append((match.start(), count))
+    return _hold_values(changes, len(document.text))
 
 
 def surplus(document: Document) -> np.ndarray:
@@ -466,6 +442,18 @@ def _feature(description: str, function: Callable[..., np.ndarray], *args: Any) 
     return feature
 
 
+def _pattern_feature(
+    description: str, pattern: str, value: Callable[[str], Any] = bool
+) -> Callable[[Document], np.ndarray]:
+    """Make a feature of the matches of a regular expression; their value is a number or one per character."""
+
+    def mark_matches(document: Document) -> np.ndarray:
+        matches = re.finditer(pattern, document.text, re.IGNORECASE)
+        return _mark_spans(document, ((*match.span(), value(match.group())) for match in matches))
+
+    return _feature(description, mark_matches)
+
+
 FEATURES: Mapping[str, Callable[[Document], np.ndarray]] = {
     "quotes": quotes,
     "depth": _feature(
@@ -477,32 +465,32 @@ FEATURES: Mapping[str, Callable[[Document], np.ndarray]] = {
     "parentheses": _feature("Inside ( ).", _bracket_feature, "()"),
     "square": _feature("Inside [ ].", _bracket_feature, "[]"),
     "curly": _feature("Inside { }.", _bracket_feature, "{}"),
-    "column": _feature("Characters since the beginning of the line.", _line_feature, "column"),
-    "to_line_end": _feature(
-        "Characters that are still to come in the line, its end included.", _line_feature, "to_line_end"
+    "column": _pattern_feature("Characters since the beginning of the line.", LINE, _count_characters),
+    "to_line_end": _pattern_feature(
+        "Characters that are still to come in the line, its end included.",
+        rf"\n[^\n]*|{LINE}",
+        lambda text: _count_characters(text)[::-1],
     ),
-    "indentation": _feature(
-        "Blanks at the beginning of the line, as far as they have been read.", _line_feature, "indentation"
+    "indentation": _pattern_feature(
+        "Blanks at the beginning of the line, as far as they have been read.", LINE, _count_indentation
     ),
     "string": _feature("Inside a string of source code.", _code_feature, "string"),
     "comment": _feature("Inside a comment of source code.", _code_feature, "comment"),
     "prose": _feature("Inside a string or a comment of source code.", _code_feature, "prose"),
     "if": _feature("Inside the condition of an if statement.", _code_feature, "if"),
     "if_body": _feature("Inside the body of an if statement.", _code_feature, "if_body"),
-    "word_position": word_position,
+    "word_position": _pattern_feature(
+        "Letters of the word that have been read; 0 between words.", r"\w+", _count_characters
+    ),
     "sentence_position": sentence_position,
-    "capitalised": _feature(
-        "Inside a word that begins with a capital.", _pattern_feature, WORD, lambda word: word[0].isupper()
+    "capitalised": _pattern_feature("Inside a word that begins with a capital.", WORD, lambda word: word[0].isupper()),
+    "capitals": _pattern_feature(
+        "Inside a word that is all capitals.", WORD, lambda word: len(word) > 1 and word.isupper()
     ),
-    "capitals": _feature(
-        "Inside a word that is all capitals.", _pattern_feature, WORD, lambda word: len(word) > 1 and word.isupper()
-    ),
-    "number": _feature("Inside a number.", _pattern_feature, r"\b\d(?:[\d.,_]*\d)?", None),
-    "url": _feature(
-        "Inside a web address.", _pattern_feature, r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]']", None
-    ),
-    "tag": _feature("Inside a tag of HTML or XML.", _pattern_feature, r"</?[a-z][^<>\n]*>", None),
-    "vowel": _feature("At a vowel.", _pattern_feature, r"[aeiouyáéíóúàèìòùâêîôûäëïöüæœåø]", None),
+    "number": _pattern_feature("Inside a number.", r"\b\d(?:[\d.,_]*\d)?"),
+    "url": _pattern_feature("Inside a web address.", r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]']"),
+    "tag": _pattern_feature("Inside a tag of HTML or XML.", r"</?[a-z][^<>\n]*>"),
+    "vowel": _pattern_feature("At a vowel.", r"[aeiouyáéíóúàèìòùâêîôûäëïöüæœåø]"),
     "surplus": surplus,
     "tree_depth": _feature(
         "Words between a word and the root of its sentence, in the tree of a CoNLL-U file.",

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from html import escape
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -38,6 +38,7 @@ FIGURE_STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
 }
 FIGURE_FORMATS = (".png", ".svg")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,16 @@ class Table:
 
 @dataclass(frozen=True)
 class ColouredText:
-    """Symbols on the colours of their values (T,), separated by `space`."""
+    """Symbols on the colours of their values (T,)."""
 
     symbols: list[str]
     values: np.ndarray
     title: str = ""
-    space: str = ""
+
+    @property
+    def space(self) -> str:
+        """Separator of the symbols: none between characters."""
+        return "" if all(len(symbol) == 1 for symbol in self.symbols) else " "
 
     def html(self) -> str:
         """Return the text as HTML, with each value in its symbol's tooltip, and a legend."""
@@ -96,18 +101,22 @@ class ColouredText:
 
 
 class Report:
-    """Base class of results, which are dataclasses with a table."""
+    """Base class of results, which are dataclasses with tables; notebooks show them."""
 
     def table(self) -> Table:
-        """Return the table that notebooks show."""
-        raise NotImplementedError
+        """Return the main table."""
+        return self.tables()[0]
+
+    def tables(self) -> list[Table]:
+        """Return all tables."""
+        return [self.table()]
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields as JSON types."""
-        return asdict(self)  # type: ignore[call-overload]
+        return to_plain(self)
 
     def _repr_html_(self) -> str:
-        return self.table().html()
+        return "".join(table.html() for table in self.tables())
 
 
 def compute_colour_scale(values: np.ndarray) -> float:
@@ -141,12 +150,30 @@ def show_whitespace(symbol: str) -> str:
     return {"\n": "↵", " ": "·", "\t": "→"}.get(symbol, symbol)
 
 
+class Unit(NamedTuple):
+    """One dimension of a state of a layer."""
+
+    state: str
+    layer: int
+    number: int
+    direction: Literal["forward", "backward"] = "forward"
+
+    def __str__(self) -> str:
+        """Return the address, such as c0.27: state c, layer 0, unit 27; with an arrow for the backward direction."""
+        return f"{self.state}{self.layer}.{self.number}{'←' if self.direction == 'backward' else ''}"
+
+
 def to_plain(value: Any) -> Any:
-    """Convert to JSON types: dataclasses to dictionaries, arrays to lists, nan to None."""
+    """Convert to JSON types: dataclasses and named tuples to dictionaries (without fields that `repr` hides), units to
+    their addresses, arrays to lists, nan to None."""
+    if isinstance(value, Unit):
+        return str(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return {entry.name: to_plain(getattr(value, entry.name)) for entry in fields(value)}
+        return {entry.name: to_plain(getattr(value, entry.name)) for entry in fields(value) if entry.repr}
+    if hasattr(value, "_asdict"):
+        return to_plain(value._asdict())
     if isinstance(value, dict):
-        return {name: to_plain(entry) for name, entry in value.items()}
+        return {str(name): to_plain(entry) for name, entry in value.items()}
     if isinstance(value, np.ndarray | list | tuple):
         return [to_plain(entry) for entry in (value.tolist() if isinstance(value, np.ndarray) else value)]
     return None if isinstance(value, float) and value != value else value
@@ -191,17 +218,22 @@ def draw_attention(predictions: Sequence["Rewritten"], path: str | Path) -> None
             best = prediction.candidates[0]
             axes.imshow(best.attention, cmap="Greys", vmin=0.0, vmax=1.0, aspect="auto")
             axes.xaxis.tick_top()
-            labels = []
-            for units in (prediction.source, best.units):
-                if any(unit.startswith(SPACE) for unit in units):
-                    # Subwords inside a word get a hyphen, punctuation does not.
-                    is_inside = [unit[0] != SPACE and unit[0].isalnum() for unit in units]
-                    pairs = zip(units, is_inside, strict=True)
-                    labels.append([f"-{unit}" if inside else unit.removeprefix(SPACE) for unit, inside in pairs])
-                else:
-                    labels.append(list(units))
-            axes.set_xticks(range(len(prediction.source)), labels[0], rotation=90)
-            axes.set_yticks(range(len(best.units) + 1), [*labels[1], "(end)"])
+            axes.set_xticks(range(len(prediction.source)), _label_units(prediction.source), rotation=90)
+            axes.set_yticks(range(len(best.units) + 1), [*_label_units(best.units), "(end)"])
+
+
+def _label_units(units: Sequence[str]) -> list[str]:
+    """Label words, or subwords: those inside a word get a hyphen, punctuation does not."""
+    has_subwords = any(unit.startswith(SPACE) for unit in units)
+    return [f"-{unit}" if has_subwords and unit[0].isalnum() else unit.removeprefix(SPACE) for unit in units]
+
+
+def with_progress(items: Sequence[Item], progress: Progress | None) -> Iterator[Item]:
+    """Yield the items, and report the completed share after each."""
+    for i, item in enumerate(items, start=1):
+        yield item
+        if progress is not None:
+            progress(i / len(items))
 
 
 def split_progress(progress: Progress | None, weights: Sequence[float]) -> list[Progress]:

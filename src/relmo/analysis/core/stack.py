@@ -19,7 +19,7 @@ from relmo.errors import ModelError, SettingError
 from relmo.nn.recurrence import Cell, State, cell_class
 from relmo.nn.recurrence.bidirectional import BidirectionalStacks
 from relmo.nn.recurrence.elmo_lstm import ElmoLSTM
-from relmo.nn.recurrence.stack import Recurrent, expand_mask, unroll_fused
+from relmo.nn.recurrence.stack import FUSED, Recurrent, expand_mask, run_cell
 
 LayerState = tuple[Tensor, ...]
 """One tensor (D, B, *shape) for each state of the cell."""
@@ -156,8 +156,7 @@ class Stack:
                 sides.append(_step_through(cell, start, projected, keep, inside, side_edits))
             recorded, finals = zip(*sides, strict=True)
             columns = {name: [side[name] for side in recorded] for name in recorded[0]}
-            # One direction is not copied.
-            quantities = {k: torch.stack(v) if len(v) > 1 else v[0].unsqueeze(0) for k, v in columns.items()}
+            quantities = {name: _stack_sides(tensors) for name, tensors in columns.items()}
             h = quantities["h"]
             if layer.projections:
                 h = torch.stack([linear(side, weight) for side, weight in zip(h, layer.projections, strict=True)])
@@ -167,11 +166,13 @@ class Stack:
                 output = output + (skipped if inside is None else skipped * inside.unsqueeze(2))
             run.quantities.append({name: tensor for name, tensor in quantities.items() if name in keep})
             run.outputs.append(output)
-            run.states.append(
-                tuple(torch.stack(v) if len(v) > 1 else v[0].unsqueeze(0) for v in zip(*finals, strict=True))
-            )
+            run.states.append(tuple(map(_stack_sides, zip(*finals, strict=True))))
             x = torch.cat([output, reverse_time(output, lengths)]) if joined else output
         return run
+
+
+def _stack_sides(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack(tuple(tensors)) if len(tensors) > 1 else tensors[0].unsqueeze(0)  # one direction is not copied
 
 
 def reverse_time(x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -202,8 +203,7 @@ def _replay(
 
     They depend on x and the previous h only: one step from a zero memory gives the gates of all steps and the memory's
     increments, and the memory is m_t = gate_t * m_{t-1} + increment_t."""
-    assert cell.fused is not None
-    y, (final,) = unroll_fused(cell.fused, [cell.weights()], x.transpose(0, 1), [state], lengths)
+    y, final = run_cell(cell, x.transpose(0, 1), state, lengths)
     h = y.transpose(0, 1)
     quantities = {"h": h}
     if {*keep} & {*cell.words} - {"h"}:
@@ -292,9 +292,8 @@ def build_stack(network: nn.Module) -> Stack:
         raise ModelError(
             f"{type(network).__name__} {problem}. Expected one nn.RNN, nn.GRU, nn.LSTM or a relmo language model."
         )
-    module = modules[0]
+    module, layers = modules[0], []
     if isinstance(module, Recurrent):
-        layers = []
         for cells in module.cells:
             adds_input = module.residual and cells[0].input_size == len(cells) * cells[0].output_size
             layers.append(StackLayer(cells, adds_input))
@@ -304,23 +303,19 @@ def build_stack(network: nn.Module) -> Stack:
         stacked = enumerate(module.stack)
         return Stack(module, [StackLayer(list(layer.cells(module.clips)), skips and d > 0) for d, layer in stacked])
     if isinstance(module, BidirectionalStacks):
-        layers = []
         for depth, layer in enumerate(module.stack):
             projections = () if layer.weight_hr is None else layer.weight_hr.unbind()
             layers.append(StackLayer(layer.cells, module.skip_connections and depth > 0, projections))
         return Stack(module, layers)
-    layers = []
     name, options = TORCH_CELLS[module.mode]
     options = options | ({"projection": module.proj_size} if module.proj_size else {})
     for depth in range(module.num_layers):
         cells = []
         for suffix in ["", "_reverse"] if module.bidirectional else [""]:
-            weights = {name: getattr(module, f"{name}_l{depth}{suffix}") for name in ("weight_ih", "weight_hh")}
-            for side in ("ih", "hh"):
-                zeros = weights["weight_ih"].new_zeros(len(weights["weight_ih"]))
-                weights[f"bias_{side}"] = getattr(module, f"bias_{side}_l{depth}{suffix}") if module.bias else zeros
-            if module.proj_size:
-                weights["weight_hr"] = getattr(module, f"weight_hr_l{depth}{suffix}")
+            parameters = {name: f"{name}_l{depth}{suffix}" for name in FUSED}
+            weights = {name: getattr(module, key) for name, key in parameters.items() if hasattr(module, key)}
+            if not module.bias:
+                weights["bias_ih"] = weights["bias_hh"] = weights["weight_ih"].new_zeros(len(weights["weight_ih"]))
             cell = cell_class(name).bare(weights["weight_ih"].shape[1], module.hidden_size, **options)
             cells.append(cell.with_weights(weights))
         layers.append(StackLayer(cells))

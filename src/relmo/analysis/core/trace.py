@@ -87,8 +87,7 @@ class Trace:
 
     def show(self, state: str = "h", layer: int = 0, unit: int = 0) -> ColouredText:
         """Return the text coloured by one unit's values, for notebooks."""
-        space = "" if all(len(symbol) == 1 for symbol in self.symbols) else " "
-        return ColouredText(self.symbols, self.unit(state, layer, unit), f"{state}{unit} of layer {layer}", space)
+        return ColouredText(self.symbols, self.unit(state, layer, unit), f"{state}{unit} of layer {layer}")
 
     def _repr_html_(self) -> str:
         rows = [[name, str(len(self.layers)), f"{len(self):,}", str(a.shape[2])] for name, a in self.states.items()]
@@ -224,12 +223,12 @@ class Recorder:
         lengths = None if lengths is None else lengths - skip
         arrays = {}
         for name in self.keep:
-            layers = []
+            layers, size = [], max(layer.cell.sizes[name] for layer in self.stack.layers)
             for layer in self.layers:
-                quantity = run.quantities[layer][name][:, skip:].flatten(3)  # (D, T, B, units)
-                sides = [quantity[0], *(reverse_time(side.unsqueeze(0), lengths)[0] for side in quantity[1:])]
-                size = max(layer.cell.sizes[name] for layer in self.stack.layers)
-                layers.append(torch.cat([pad(side, (0, size - side.shape[-1])) for side in sides], -1).transpose(0, 1))
+                quantity = run.quantities[layer][name][:, skip:].flatten(3)
+                quantity = pad(quantity, (0, size - quantity.shape[-1]))  # (D, T, B, units)
+                sides = torch.cat([quantity[:1], reverse_time(quantity[1:], lengths)])
+                layers.append(sides.permute(2, 1, 0, 3).flatten(2))
             batch = torch.stack(layers).float().cpu().numpy()  # (layers, B, T, D * units)
             arrays[name] = np.concatenate([batch[:, row, : len(text)] for row, text in enumerate(texts)], axis=1)
         symbols = [symbol for text in texts for symbol in text]

@@ -14,7 +14,7 @@ layer-K.faiss     inverted file for large corpora, if faiss is installed (pip in
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from math import isfinite
@@ -26,7 +26,7 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from relmo.analysis.core.show import Table, format_number
+from relmo.analysis.core.show import Report, Table, format_number
 from relmo.disk.files import check_file, check_regular, fingerprint, read_sealed, seal
 from relmo.disk.outputs import new_folder
 from relmo.errors import CorpusError, ModelError, SettingError
@@ -147,19 +147,17 @@ class OccurrenceIndex:
     @cached_property
     def tokens(self) -> np.ndarray:
         """The index in `words` of each word of the corpus; (N,)."""
-        path = self._check_digest("tokens.npy")
-        tokens = _read_array(path, np.int32)
+        tokens = _read_array(self._check_digest("tokens.npy"), np.int32)
         if len(tokens) != len(self) or tokens.min() < 0 or tokens.max() >= len(self.words):
-            raise _damaged(path)
+            raise _damaged(self.folder / "tokens.npy")
         return tokens
 
     @cached_property
     def starts(self) -> np.ndarray:
         """The first word of each sentence, and the end; (sentences + 1,)."""
-        path = self._check_digest("starts.npy")
-        starts = _read_array(path, np.int64)
+        starts = _read_array(self._check_digest("starts.npy"), np.int64)
         if starts[0] != 0 or starts[-1] != len(self) or (np.diff(starts) < 1).any():
-            raise _damaged(path)
+            raise _damaged(self.folder / "starts.npy")
         return starts
 
     def sentence(self, place: int) -> tuple[list[str], int]:
@@ -383,17 +381,13 @@ def format_context(words: Sequence[str], position: int, num_words: int) -> str:
 
 
 @dataclass(frozen=True)
-class Meaning:
+class Meaning(Report):
     """A word in its sentence, its nearest occurrences by layer, and the neighbours of its static vector."""
 
     words: list[str]
     position: int
     layers: list[list[Occurrence]]
     static: list[tuple[str, float]] | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all fields as plain Python values."""
-        return asdict(self) | {"layers": [[occurrence._asdict() for occurrence in layer] for layer in self.layers]}
 
     def tables(self) -> list[Table]:
         """Return one table per layer and one of the static neighbours, without tables that have no rows."""
@@ -407,9 +401,6 @@ class Meaning:
             rows = [[word, format_number(cosine)] for word, cosine in self.static]
             tables.append(Table(["word", "cosine"], rows, "neighbours of the word's static vector"))
         return tables
-
-    def _repr_html_(self) -> str:
-        return "".join(table.html() for table in self.tables())
 
 
 def meaning(

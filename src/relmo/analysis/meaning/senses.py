@@ -201,12 +201,11 @@ def make_table(model: BiLM, *, data: Path, controls: Controls, on_message: Calla
     notes = [*NOTES, f"SemCor has the lemma of {seen:,} of {len(set_names):,} words; the others get the first sense"]
     differences: dict[str, dict[str, list[float]]] = {}  # in points, on both sets and each, with 95% intervals
     for a, b in pairs:
-        correct_a, correct_b = mark_correct(methods[a], test), mark_correct(methods[b], test)
-        differences[f"{a} - {b}"] = {}
-        for name in (BOTH, *SETS):
-            mask = masks[name]
-            interval = bootstrap_difference(correct_a[mask], correct_b[mask], sentence_ids[mask])
-            differences[f"{a} - {b}"][name] = [100 * figure for figure in interval]
+        arrays = mark_correct(methods[a], test), mark_correct(methods[b], test), sentence_ids
+        differences[f"{a} - {b}"] = {
+            name: [100 * figure for figure in bootstrap_difference(*(array[masks[name]] for array in arrays))]
+            for name in (BOTH, *SETS)
+        }
         difference, low, high = differences[f"{a} - {b}"][BOTH]
         notes.append(f"{a} - {b}, both sets: {difference:+.1f} points, 95% interval {low:+.1f} to {high:+.1f}")
     extra = {"instances": len(set_names), "seen": seen, "differences": differences}

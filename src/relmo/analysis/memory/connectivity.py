@@ -48,7 +48,7 @@ class Connectivity(Report):
     def text(self) -> ColouredText:
         """Return the symbols coloured by their values."""
         title = f"Gradient of {self.symbol!r} after position {self.position} (log p {self.log_p:.2f})"
-        return ColouredText(self.symbols, np.array(self.values), title, "" if self.unit == "char" else " ")
+        return ColouredText(self.symbols, np.array(self.values), title)
 
     def table(self, count: int = 10) -> Table:
         rows, total = [], max(sum(self.values), 1e-300)
@@ -211,12 +211,12 @@ def _compute_gradients(
         steps = torch.arange(inputs.shape[1], device=x.device)
         mask = {"all": steps < ends, "first": (steps == 0) & (ends > 0), "last": steps == ends - 1}[unit]
         (gradient,) = torch.autograd.grad((losses * mask).sum(), x)
-    gradients = []
-    for row, length, target in zip(gradient.norm(dim=2).cpu().numpy(), sources.lengths.tolist(), targets, strict=True):
-        if length:
-            relative = float(row[0] / max(row[:length].mean(), 1e-30))
-            gradients.append((length, float(row[0]), relative, path_length(network, length, target, unit)))
-    return gradients
+    rows = zip(gradient.norm(dim=2).cpu().numpy(), sources.lengths.tolist(), targets, strict=True)
+    return [
+        (n, float(row[0]), float(row[0] / max(row[:n].mean(), 1e-30)), path_length(network, n, target, unit))
+        for row, n, target in rows
+        if n
+    ]
 
 
 def _summarise(

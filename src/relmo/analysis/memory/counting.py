@@ -1,16 +1,14 @@
 """Counting: small networks learn a formal language from its words alone and are tested on far longer words (Weiss,
 Goldberg & Yahav 2018, On the practical computational power of finite precision RNNs for language recognition)."""
 
-import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from relmo.analysis.core.show import Report, Table, format_number, save_figure, split_progress, to_plain
+from relmo.analysis.core.show import Report, Table, format_number, save_figure, split_progress
 from relmo.analysis.core.stack import build_stack
 from relmo.analysis.core.trace import trace
 from relmo.analysis.memory import counting_training as training
@@ -56,11 +54,7 @@ class Counting(Report):
     counters: list[CountingUnit]  #: for each count and state, the unit with the largest |r|, best first
     counting_units: int  #: number of units with |r| > 0.99 with some count
     tried: list[Attempt]  #: the networks of which this is the best
-    model: LanguageModel = dataclasses.field(compare=False, repr=False)
-
-    def as_dict(self) -> dict[str, Any]:
-        names = [field.name for field in dataclasses.fields(self) if field.name != "model"]
-        return {name: to_plain(getattr(self, name)) for name in names}
+    model: LanguageModel = field(compare=False, repr=False)
 
     def table(self) -> Table:
         return counting_table([self])
@@ -200,8 +194,8 @@ def counting_table(results: Sequence[Counting]) -> Table:
         row = [name, format_ranges(result.accepted), str(result.first_failure or ""), str(result.first_wrong or "")]
         accuracy = f"{100 * result.accuracy:.1f} ({100 * result.always_no:.1f})"
         row += [format_number(100 * result.balanced, 1), accuracy, f"{counter.state}{counter.unit}"]
-        row += [format_number(figure, 4, signed=True) for figure in (counter.r, counter.slope)]
-        rows.append([*row, str(result.counting_units)])
+        r, slope = (format_number(figure, 4, signed=True) for figure in (counter.r, counter.slope))
+        rows.append([*row, r, slope, str(result.counting_units)])
         for kind, ranges in result.wrongly.items():
             errors += [f"{name} wrongly accepts {kind}: n = {format_ranges(ranges)}"] if ranges else []
     notes = [

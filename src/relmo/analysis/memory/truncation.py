@@ -71,13 +71,12 @@ def truncation(
         nats.append(float(nll.mean()))
         gaps.append(bootstrap_difference(nll, full_nll, np.arange(len(ends)), seed=seed))
         callback(1.0)
-    increases = np.array([gap.value for gap in gaps])
-    insufficient = np.flatnonzero(increases > TOLERANCE * full_nll.mean())
+    increases, low, high = map(list, zip(*gaps, strict=True))
+    full_loss = float(full_nll.mean())
+    insufficient = np.flatnonzero(np.array(increases) > TOLERANCE * full_loss)
     sufficient = lengths[insufficient[-1] + 1 :] if len(insufficient) else lengths
-    low, high = [gap.low for gap in gaps], [gap.high for gap in gaps]
-    full_loss, context = float(full_nll.mean()), sufficient[0] if sufficient else None
-    gaps_over_full = increases.tolist(), low, high
-    return Truncation(name or model.label, list(lengths), nats, *gaps_over_full, full_loss, len(ends), context)
+    context = sufficient[0] if sufficient else None
+    return Truncation(name or model.label, lengths, nats, increases, low, high, full_loss, len(ends), context)
 
 
 def truncation_table(curves: Sequence[Truncation]) -> Table:

@@ -105,16 +105,14 @@ def gate_traces(
             continue
         texts = [text for text in contexts.values() if len(text) == length]
         traced = trace(model, texts, layers=[unit.layer], keep=list(units)).forward
-        values = {
-            name: traced.unit(name, unit.layer, number).reshape(len(texts), length) for name, number in units.items()
-        }
-        deviations = {name: rows.std(axis=0) for name, rows in values.items()}
         traces.words[condition] = [Counter(column).most_common(1)[0][0] for column in zip(*texts, strict=True)]
         traces.pairs[condition] = len(texts)
-        traces.means[condition] = {name: rows.mean(axis=0) for name, rows in values.items()}
-        traces.deviations[condition] = deviations
-        scale = max(len(texts) - 1, 1) ** 0.5
-        traces.errors[condition] = {name: Z * deviation / scale for name, deviation in deviations.items()}
+        for quantities in (traces.means, traces.deviations, traces.errors):
+            quantities[condition] = {}
+        for name, number in units.items():
+            rows = traced.unit(name, unit.layer, number).reshape(len(texts), length)
+            traces.means[condition][name], traces.deviations[condition][name] = rows.mean(axis=0), rows.std(axis=0)
+            traces.errors[condition][name] = Z * rows.std(axis=0) / max(len(texts) - 1, 1) ** 0.5
     if not traces.means:
         raise SettingError("no symbols precede the compared forms; there is nothing to trace")
     return traces

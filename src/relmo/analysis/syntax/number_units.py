@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from relmo.analysis.core.causal import Unit, list_units, stack_unit_rows
-from relmo.analysis.core.effects import compute_auc, rank_values
+from relmo.analysis.core.effects import compute_row_auc
 from relmo.analysis.core.published import untrained
-from relmo.analysis.core.show import PALETTE, Report, Table, format_number, make_colormap, save_figure
+from relmo.analysis.core.show import PALETTE, Report, Table, format_number, make_colormap, save_figure, to_plain
 from relmo.analysis.core.trace import Trace
 from relmo.analysis.syntax.agreement import Sweep, Together, ablate_together, sample_pairs, sample_units, sweep
 from relmo.analysis.syntax.pair_scores import Reader, plan_pairs
@@ -40,6 +40,7 @@ PLURAL = {"singular": False, "plural": True, "sg": False, "pl": True, "sing": Fa
 PER_CONDITION = 100  # pairs of a condition
 DRAWS = 200  # random units
 NUM_BEST = 10  # units of each reach that are ablated
+NUM_MATRICES = 4  # stable, and reversing, units whose generalisation matrix is computed
 MIN_COST = 5.0  # accuracy points that a needed unit costs
 COLOURS: dict[Reach, str] = {"none": PALETTE[2], "short": PALETTE[0], "long": PALETTE[1]}
 
@@ -75,15 +76,13 @@ def decode(
     tested: np.ndarray | None = None,
     states: Sequence[str] | None = None,
     start: int = 0,
-    num_matrices: int = 4,
 ) -> Decoding:
     """Decode labels (N,) of bool from the trace of N texts of equal length.
 
-    groups          a name for each text, such as its subject: a group is either in the training or in the test half
-    tested          (N,) texts that are tested; all by default
-    states          states whose units are used; by default h and, for an LSTM, c
-    start           first position
-    num_matrices    number of stable and of reversing units whose generalisation matrix is computed
+    groups    a name for each text, such as its subject: a group is either in the training or in the test half
+    tested    (N,) texts that are tested; all by default
+    states    states whose units are used; by default h and, for an LSTM, c
+    start     first position
     """
     count = len(labels)
     if len(traced.starts) != count or len(traced) % count or np.ptp(np.diff(traced.starts, append=len(traced))):
@@ -97,10 +96,10 @@ def decode(
         raise SettingError("each half of the groups needs texts with either label; give more texts")
     area, signs = np.zeros((len(units), values.shape[2])), []
     for train, test in folds:
-        sign = _area_at(values, labels, train, 0) >= 0.5
-        areas = np.stack([_area_at(values, labels, test, position) for position in range(values.shape[2])], axis=1)
-        area += np.where(sign[:, None], areas, 1 - areas) / 2
-        signs.append(sign)
+        signs.append(compute_row_auc(values[:, train, 0], labels[train]) >= 0.5)
+        for position in range(values.shape[2]):
+            areas = compute_row_auc(values[:, test, position], labels[test])
+            area[:, position] += np.where(signs[-1], areas, 1 - areas) / 2
     together = np.zeros((2, values.shape[2], values.shape[2]))  # of a ridge regression on all units, by its position
     for fold, (train, test) in enumerate(folds):
         y = np.where(labels[train], 1.0, -1.0)
@@ -115,10 +114,9 @@ def decode(
             # With fewer texts than units: X' (X X' + lambda I)^-1 y
             weights = x.T @ np.linalg.solve(kernel, y) / scale  # (U,)
             scores = np.tensordot(weights, values[:, test].astype(np.float64), axes=1)  # (n, T)
-            all_texts = np.ones(len(scores), dtype=bool)
-            together[fold, position] = _area_at(scores.T[:, :, None], labels[test], all_texts, 0)
+            together[fold, position] = compute_row_auc(scores.T, labels[test])
     decoding = Decoding(units, area, signs[0], together.mean(axis=0))
-    selected = decoding.rank_units("long", num_matrices) + decoding.rank_units("short", num_matrices)
+    selected = decoding.rank_units("long", NUM_MATRICES) + decoding.rank_units("short", NUM_MATRICES)
     for unit in dict.fromkeys(selected + decoding.rank_units("none", 1)):
         row, matrices = values[units.index(unit)], []  # (N, T)
         for train, test in folds:  # the threshold of a position is half-way between its two class means
@@ -135,19 +133,9 @@ def split_halves(groups: Sequence[str], labels: np.ndarray) -> np.ndarray:
     half = np.zeros(len(groups), dtype=np.int64)
     for label in (False, True):
         indices = np.flatnonzero(labels == label).tolist()
-        names = sorted({groups[index] for index in indices})
-        if len(names) > 1:
-            half_by_name = {name: i % 2 for i, name in enumerate(names)}
-            half[indices] = [half_by_name[groups[index]] for index in indices]
-        else:
-            half[indices] = np.arange(len(indices)) % 2
+        names, number = np.unique([groups[index] for index in indices], return_inverse=True)
+        half[indices] = (number if len(names) > 1 else np.arange(len(indices))) % 2
     return half
-
-
-def _area_at(values: np.ndarray, labels: np.ndarray, texts: np.ndarray, position: int) -> np.ndarray:
-    """Return the probability that a unit (U, N, T) is larger for a positive than for a negative label; (U,)."""
-    ranks = np.stack([rank_values(row).ranks for row in values[:, texts, position]])
-    return compute_auc(ranks, labels[texts, None].astype(np.float32))[:, 0]
 
 
 @dataclass(frozen=True)
@@ -253,19 +241,16 @@ class NumberUnit:
     needed: bool
     output: OutputWeights | None  #: weights to verbs, if the output layer reads the unit
 
+    @property
+    def larger_for(self) -> str:
+        """Number of the subjects for which the unit is larger."""
+        return "plural" if self.plural else "singular"
+
     def as_dict(self) -> dict[str, Any]:
         """Return all figures as plain Python values."""
-        return {
-            "unit": str(self.unit),
-            "reach": self.reach,
-            "area": self.area,
-            "larger_for": "plural" if self.plural else "singular",
-            "costs": self.costs,
-            "margins": self.margins,
-            "p": self.p,
-            "needed": self.needed,
-            "output": None if self.output is None else self.output._asdict(),
-        }
+        figures = to_plain(self)
+        del figures["plural"]
+        return figures | {"larger_for": self.larger_for}
 
 
 @dataclass(frozen=True)
@@ -315,7 +300,7 @@ class NumberReport(Report):
             "units": [unit.as_dict() for unit in self.units],
             "untrained_best": self.untrained_best,
             "all_units": self.decoding.together.tolist(),
-            "generalisation": {str(unit): matrix.tolist() for unit, matrix in self.decoding.generalisation.items()},
+            "generalisation": to_plain(self.decoding.generalisation),
             "random_units": self.random,
             "sweep": self.sweep.as_dict(),
             "together": {name: ablation.as_dict() for name, ablation in self.together.items()},
@@ -326,7 +311,7 @@ class NumberReport(Report):
         columns = ["unit", "reach", "subject", "least", "last", "larger for", *(f"cost, {name}" for name in conditions)]
         for unit in self.units:
             areas = (format_number(area) for area in (unit.area[0], min(unit.area), unit.area[-1]))
-            row = [str(unit.unit), unit.reach, *areas, "plural" if unit.plural else "singular"]
+            row = [str(unit.unit), unit.reach, *areas, unit.larger_for]
             row += [f"{unit.costs[name]:+.1f} (p {unit.p[name]:.3f})" for name in conditions]
             output = unit.output
             row.append("" if output is None else f"{output.plural:+.2f} / {output.singular:+.2f} ({output.area:.2f})")
@@ -478,5 +463,5 @@ def output_weights(model: SequenceModel, unit: Unit, forms: tuple[Sequence[str],
         weight = weight @ projection  # (F, H)
     values = weight[:, unit.number].double().cpu().numpy()
     plural = np.arange(len(values)) >= len(forms[0])
-    area = compute_auc(rank_values(values).ranks[None], plural[:, None].astype(np.float32))[0, 0]
+    area = compute_row_auc(values[None], plural)[0]
     return OutputWeights(float(values[~plural].mean()), float(values[plural].mean()), float(area))

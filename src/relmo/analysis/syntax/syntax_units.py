@@ -4,6 +4,7 @@ dynamics of phrase-structure building). A unit must be an outlier in every fold:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 from relmo.analysis.core.causal import Unit, list_units
 from relmo.analysis.core.effects import predict_from_ngrams, standardize
 from relmo.analysis.core.published import untrained
-from relmo.analysis.core.show import Report, Table, format_number, save_figure, split_progress
+from relmo.analysis.core.show import Report, Table, format_number, save_figure, split_progress, to_plain, with_progress
 from relmo.analysis.core.trace import Trace, iter_trace, join_traces
 from relmo.errors import CorpusError, SettingError
 from relmo.models.sequence_model import SequenceModel
@@ -59,17 +60,9 @@ class SyntaxReport(Report):
     notes: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "measure": self.measure,
-            "words": self.words,
-            "r2": self.r2._asdict(),
-            "controls": {name: control._asdict() for name, control in self.controls.items()},
-            "penalty": self.penalty,
-            "syntax_units": [{"unit": str(unit), "z": z, "r": r} for unit, z, r in self.units],
-            "expected_by_chance": self.expected,
-            "weights": self.weights.tolist(),
-            "units": [str(unit) for unit in self.all_units],
-        }
+        fields = {name: to_plain(getattr(self, name)) for name in ("measure", "words", "r2", "controls", "penalty")}
+        units = {"syntax_units": to_plain(self.units), "expected_by_chance": self.expected}
+        return fields | units | {"weights": self.weights.tolist(), "units": to_plain(self.all_units)}
 
     def table(self) -> Table:
         r2_by_name = {f"all {len(self.all_units):,} units": self.r2} | self.controls
@@ -192,52 +185,35 @@ def nested_cross_validation(
     folds in turn. Return R² on held-out words, the penalty, the weights, and those fitted without each fold."""
     parts = [compute_moments(x[fold == k], y[fold == k]) for k in range(folds)]
     shares, penalties, weights = [], [], []
-    for k in range(folds):
+    for k in with_progress(range(folds), progress):
         training = [part for j, part in enumerate(parts) if j != k]
         losses = np.zeros(len(PENALTIES))
         for j in range(len(training)):
-            candidates = solve_ridge(sum_moments(training[:j] + training[j + 1 :]), PENALTIES)
+            candidates = solve_ridge(reduce(np.add, training[:j] + training[j + 1 :]), PENALTIES)
             losses += [sum_squared_errors(training[j], w) for w in candidates]
         penalties.append(PENALTIES[int(losses.argmin())])
-        total = sum_moments(training)
+        total = reduce(np.add, training)
         w = solve_ridge(total, penalties[-1:])[0]
-        constant = np.append(np.zeros(len(w) - 1), total.y / total.rows)
+        constant = np.append(np.zeros(len(w) - 1), total[-1, -2] / total[-2, -2])
         shares.append(1 - sum_squared_errors(parts[k], w) / sum_squared_errors(parts[k], constant))
         weights.append(w[:-1])
-        if progress is not None:
-            progress((k + 1) / folds)
     penalty = float(np.exp(np.mean(np.log(penalties))))
-    final_weights = solve_ridge(sum_moments(parts), (penalty,))[0][:-1]
+    final_weights = solve_ridge(reduce(np.add, parts), (penalty,))[0][:-1]
     return Explained(float(np.mean(shares)), float(np.std(shares))), penalty, final_weights, weights
 
 
-class Moments(NamedTuple):
-    """Sums over rows: of products of columns with each other (D, D) and with y (D,), of columns, y and its square."""
-
-    rows: int
-    xx: np.ndarray
-    xy: np.ndarray
-    x: np.ndarray
-    y: float
-    yy: float
+def compute_moments(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the moments of rows x (n, D), y (n,): the sums (D + 2, D + 2) of the products of x, 1 and y."""
+    rows = np.column_stack([x, np.ones(len(y)), y]).astype(np.float64)
+    return rows.T @ rows
 
 
-def compute_moments(x: np.ndarray, y: np.ndarray) -> Moments:
-    """Return the moments of rows (n, D) and y (n,)."""
-    x = x.astype(np.float64)
-    return Moments(len(y), x.T @ x, x.T @ y, x.sum(axis=0), float(y.sum()), float(y @ y))
-
-
-def sum_moments(parts: Sequence[Moments]) -> Moments:
-    """Return the moments of all rows of several parts."""
-    return Moments(*(sum(column[1:], start=column[0]) for column in zip(*parts, strict=True)))
-
-
-def solve_ridge(moments: Moments, penalties: Sequence[float]) -> list[np.ndarray]:
+def solve_ridge(moments: np.ndarray, penalties: Sequence[float]) -> list[np.ndarray]:
     """Return for each penalty the weights (D,) and, last, the intercept that minimise the penalised mean square."""
-    mean, mean_y = moments.x / moments.rows, moments.y / moments.rows
-    covariance = moments.xx / moments.rows - np.outer(mean, mean)
-    cross = moments.xy / moments.rows - mean * mean_y
+    means = moments / moments[-2, -2]
+    mean, mean_y = means[:-2, -2], means[-1, -2]
+    covariance = means[:-2, :-2] - np.outer(mean, mean)
+    cross = means[:-2, -1] - mean * mean_y
     solutions = []
     for penalty in penalties:
         ridged = covariance.copy()
@@ -247,11 +223,10 @@ def solve_ridge(moments: Moments, penalties: Sequence[float]) -> list[np.ndarray
     return solutions
 
 
-def sum_squared_errors(moments: Moments, weights: np.ndarray) -> float:
+def sum_squared_errors(moments: np.ndarray, weights: np.ndarray) -> float:
     """Return the summed squared errors of weights and intercept on some rows."""
-    w, intercept = weights[:-1], weights[-1]
-    squares = w @ moments.xx @ w + moments.rows * intercept**2 + moments.yy
-    return float(squares + 2 * (intercept * (w @ moments.x) - w @ moments.xy - intercept * moments.y))
+    coefficients = np.append(weights, -1.0)  # of the error: x w + intercept - y
+    return float(coefficients @ moments @ coefficients)
 
 
 def _standardize_weights(weights: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from relmo.analysis.core.causal import ALL, CHANGES, WORDS, Ablation, Unit, describe_class
 from relmo.analysis.core.effects import Delay
-from relmo.analysis.core.show import Table, format_number, make_colormap, save_figure, to_plain
+from relmo.analysis.core.show import Report, Table, format_number, make_colormap, save_figure, to_plain
 from relmo.disk.files import parse_json, read_text_file
 from relmo.errors import ModelError
 from relmo.store.folder import CELLS, write_json
@@ -28,6 +28,13 @@ Text = Annotated[str, Meta(max_length=400)]
 Address = Annotated[str, Meta(pattern=r"^[a-z]\d{1,4}\.\d{1,6}b?\Z")]
 Number = Annotated[float, Meta(gt=-1e12, lt=1e12)]
 Integer = Annotated[int, Meta(gt=-(10**12), lt=10**12)]
+
+
+class UnitR(NamedTuple):
+    """Unit and its correlation with a feature."""
+
+    unit: Unit
+    r: float
 
 
 class Effect(NamedTuple):
@@ -72,9 +79,9 @@ class BestUnit:
     auc: float
     f1: float
     partial: float
-    second: tuple[Unit, float] | None  # next best unit of the same state
-    by_state: dict[str, tuple[Unit, float]]  # best unit of each other state, with its r
-    partial_unit: tuple[Unit, float] | None
+    second: UnitR | None  # next best unit of the same state
+    by_state: dict[str, UnitR]  # best unit of each other state, with its r
+    partial_unit: UnitR | None
     threshold: float
     separation: float  # difference of the unit's means at 1 and at 0, in standard deviations
     delay: Delay
@@ -108,32 +115,20 @@ class BestUnit:
             parts.append("not selective: " + ", ".join(f"{name} {r:+.2f}" for name, r in self.similar.items()))
         else:
             parts.append("selective")
-        if self.partial_unit is not None and self.partial_unit[0] != self.unit:
-            parts.append(f"{self.partial_unit[0]} has a larger partial r")
+        if self.partial_unit is not None and self.partial_unit.unit != self.unit:
+            parts.append(f"{self.partial_unit.unit} has a larger partial r")
         return "; ".join(parts)
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields as JSON types."""
-        numbers = ("mean", "r", "rho", "auc", "f1", "partial", "threshold", "separation")
-        pairs = {"second": self.second, "partial_unit": self.partial_unit}
-        controls = {name: to_plain(e._asdict()) for name, e in vars(self.controls).items() if isinstance(e, Effect)}
-        return {
-            "feature": self.feature,
-            "binary": self.binary,
-            "unit": str(self.unit),
-            **{name: to_plain(getattr(self, name)) for name in numbers},
-            **{name: None if pair is None else {"unit": str(pair[0]), "r": pair[1]} for name, pair in pairs.items()},
-            "others": {state: {"unit": str(unit), "r": r} for state, (unit, r) in self.by_state.items()},
-            "delay": to_plain(self.delay._asdict()),
-            "controls": controls | {"shift": self.controls.shift},
-            "also": self.similar,
-            "exists": self.exists,
-            "verdict": self.verdict,
-        }
+        record = to_plain(self)
+        renamed = {"others": record.pop("by_state"), "also": record.pop("similar")}
+        controls = {name: control for name, control in record["controls"].items() if control is not None}
+        return record | renamed | {"controls": controls, "exists": self.exists, "verdict": self.verdict}
 
 
 @dataclass(frozen=True)
-class CellReport:
+class CellReport(Report):
     """Units, features, all scores, and the best unit for each feature."""
 
     symbols: int
@@ -149,10 +144,10 @@ class CellReport:
         """Return the best unit for a feature."""
         return self.best_units[self.features.index(feature)]
 
-    def top(self, feature: str, count: int = 10) -> list[tuple[Unit, float]]:
+    def top(self, feature: str, count: int = 10) -> list[UnitR]:
         """Return the units with the largest |r|, best first."""
         column = self.scores.r[:, self.features.index(feature)]
-        return [(self.units[u], float(column[u])) for u in np.argsort(-np.abs(column), kind="stable")[:count]]
+        return [UnitR(self.units[u], float(column[u])) for u in np.argsort(-np.abs(column), kind="stable")[:count]]
 
     def ablated(self, unit: Unit) -> tuple[Ablation, Unit] | None:
         """Return the ablation of a unit, if there is one, and the unit's name in it. Setting an LSTM's c to zero equals
@@ -185,11 +180,10 @@ class CellReport:
             r, rho, partial = (format_number(x, signed=True) for x in (best.r, best.rho, best.partial))
             row = [best.feature, str(best.unit), r, rho, format_number(auc), format_number(best.f1), partial, delay]
             pairs = [best.by_state.get(state) for state in states]
-            row += ["" if pair is None else f"{pair[0]} {pair[1]:+.3f}" for pair in pairs]
+            row += ["" if pair is None else f"{pair.unit} {pair.r:+.3f}" for pair in pairs]
             controls, untrained = best.controls, best.controls.untrained
-            row.append(format_number(None if untrained is None else untrained.r))
-            row += [format_number(x) for x in (controls.ngram.r, controls.shift, controls.probe.r)]
-            rows.append([*row, best.verdict + ("; causal" if self.causal(best) else "")])
+            levels = (None if untrained is None else untrained.r, controls.ngram.r, controls.shift, controls.probe.r)
+            rows.append([*row, *map(format_number, levels), best.verdict + ("; causal" if self.causal(best) else "")])
         columns = ["feature", "unit", "r", "rho", "AUC", "F1", "partial r", "delay", *(f"best {s}" for s in states)]
         columns += ["untrained", f"{self.order}-gram", "chance", "probe", "verdict"]
         title = f"best unit for each feature, of {len(self.units):,} units over {self.symbols:,} symbols"
@@ -209,26 +203,21 @@ class CellReport:
                 c = ablation.classes.index(name)
                 column = ablation.deltas[:, c]
                 delta, median = (format_number(x, signed=True) for x in (ablation.delta(unit, name), np.median(column)))
-                row = [f"{best.feature}: {best.unit}", name, f"{ablation.counts[c]:,}"]
-                row += [format_number(float(ablation.base[c])), delta]
-                row += [f"{ablation.rank(unit, name)} of {len(ablation.units)}", median]
-                rows.append([*row, str(ablation.units[int(column.argmax())])])
+                rank = f"{ablation.rank(unit, name)} of {len(ablation.units)}"
+                row = [f"{best.feature}: {best.unit}", name, f"{ablation.counts[c]:,}", format_number(ablation.base[c])]
+                rows.append([*row, delta, rank, median, str(ablation.units[column.argmax()])])
         change = {"zero": "set to zero", "mean": "set to its mean", "hold": "held on"}[self.ablations[0].how]
         columns = ["unit", "symbols", "count", "bits", "more bits", "rank", "median unit", "first"]
         return [main, matrix, Table(columns, rows, f"loss with the unit {change}")]
 
-    def _repr_html_(self) -> str:
-        return "".join(table.html() for table in self.tables())
-
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON types; undefined scores are None."""
         return {
             "symbols": self.symbols,
             "order": self.order,
             "features": self.features,
-            "units": [str(unit) for unit in self.units],
+            "units": to_plain(self.units),
             "found": [best.as_dict() | {"causal": self.causal(best)} for best in self.best_units],
-            "scores": {name: to_plain(array) for name, array in vars(self.scores).items()},
+            "scores": to_plain(self.scores),
             "ablations": [ablation.as_dict() for ablation in self.ablations],
             "notes": self.notes,
         }
@@ -315,15 +304,14 @@ def name_cells(report: CellReport, command: str) -> list[NamedCell]:
         if (result := report.ablated(unit)) is not None:
             ablation, ablated = result
             deltas = {name: ablation.delta(ablated, name) for name in ablation.classes if name != ALL}
-            effects = sorted(
-                (ablation.rank(ablated, name), -delta, name) for name, delta in deltas.items() if 0 < delta < math.inf
-            )
-            own_feature = [effect for effect in effects if effect[2].startswith(f"{best.feature} ")]
+            ranks = {name: ablation.rank(ablated, name) for name, delta in deltas.items() if 0 < delta < math.inf}
+            names = sorted(ranks, key=lambda name: (ranks[name], -deltas[name], name))
+            own_feature = [name for name in names if name.startswith(f"{best.feature} ")]
             # Changes of other features are left out.
-            kinds = [effect for effect in effects if effect[2].rpartition(" ")[2] not in CHANGES]
+            kinds = [name for name in names if name.rpartition(" ")[2] not in CHANGES]
             broken = [
-                Broken(describe_class(name), round(-negative, 4), rank, len(ablation.units))
-                for rank, negative, name in [*own_feature, *kinds][:MAX_EFFECTS]
+                Broken(describe_class(name), round(deltas[name], 4), ranks[name], len(ablation.units))
+                for name in [*own_feature, *kinds][:MAX_EFFECTS]
             ]
         cells[unit] = NamedCell(
             name=WORDS[best.feature].cell if best.feature in WORDS else f"the cell for “{best.feature}”",

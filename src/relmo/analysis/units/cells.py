@@ -15,7 +15,7 @@ from relmo.analysis.core.published import untrained
 from relmo.analysis.core.show import split_progress
 from relmo.analysis.core.stack import build_stack
 from relmo.analysis.core.trace import Trace, trace
-from relmo.analysis.units.cell_report import BestUnit, CellReport, Effect, Scores, UnitControls
+from relmo.analysis.units.cell_report import BestUnit, CellReport, Effect, Scores, UnitControls, UnitR
 from relmo.errors import SettingError
 from relmo.models.sequence_model import SequenceModel
 from relmo.settings.fields import Progress
@@ -186,7 +186,7 @@ class Scorer:
         for j, column in enumerate(predictions.T):
             area = np.nan
             if self.binary[j]:
-                area = float(effects.compute_auc(effects.rank_values(column).ranks[None], self.features[:, [j]])[0, 0])
+                area = float(effects.compute_row_auc(column[None], self.features[:, j])[0])
                 area = max(area, 1 - area)
             scores.append(Effect(abs(float(r[j])), area))
         return scores
@@ -196,13 +196,12 @@ def _describe_best(
     scorer: Scorer, units: list[Unit], rows: np.ndarray, scores: Scores, j: int, controls: UnitControls
 ) -> BestUnit:
     column = scores.r[:, j]
-    order = np.argsort(-np.abs(column), kind="stable")
-    best = int(order[0])
-    same_state = [int(u) for u in order[1:] if units[u].state == units[best].state]
-    by_state: dict[str, tuple[Unit, float]] = {}
-    for state in dict.fromkeys(unit.state for unit in units if unit.state != units[best].state):
-        index = next(int(u) for u in order if units[u].state == state)
-        by_state[state] = (units[index], float(column[index]))
+    order = np.argsort(-np.abs(column), kind="stable").tolist()
+    best = order[0]
+    by_state: dict[str, UnitR] = {}
+    for u in order[1:]:
+        by_state.setdefault(units[u].state, UnitR(units[u], float(column[u])))
+    second = by_state.pop(units[best].state, None)
     partial = scores.partial[:, j]
     best_partial = None if np.isnan(partial).all() else int(np.nanargmax(np.abs(partial)))
     values, truth, high = rows[best], scorer.features[:, j] > 0, bool(column[best] >= 0)
@@ -223,9 +222,9 @@ def _describe_best(
         mean=float(scorer.features[:, j].mean(dtype=np.float64)),
         unit=units[best],
         **{name: float(array[best, j]) for name, array in vars(scores).items()},
-        second=(units[same_state[0]], float(column[same_state[0]])) if same_state else None,
+        second=second,
         by_state=by_state,
-        partial_unit=None if best_partial is None else (units[best_partial], float(partial[best_partial])),
+        partial_unit=None if best_partial is None else UnitR(units[best_partial], float(partial[best_partial])),
         threshold=threshold,
         separation=separation,
         delay=delay,

@@ -4,16 +4,17 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from relmo.analysis.core.causal import Unit, classify_symbols, list_units
+from relmo.analysis.core.causal import classify_symbols, list_units
 from relmo.analysis.core.effects import Interval, Z, pearson, standardize
 from relmo.analysis.core.features import Document
-from relmo.analysis.core.show import ColouredText, Report, Table, format_number, save_figure
+from relmo.analysis.core.show import ColouredText, Report, Table, Unit, format_number, save_figure, with_progress
 from relmo.analysis.core.stack import build_stack
 from relmo.analysis.core.trace import trace
 from relmo.errors import CorpusError, SettingError
@@ -65,9 +66,7 @@ class Losses(Report):
     def coloured(self, first: str, second: str) -> ColouredText:
         """Return the text, orange where the first model is better, blue where the second is."""
         a, b = (self.models.index(model) for model in (first, second))
-        space = "" if all(len(symbol) == 1 for symbol in self.symbols) else " "
-        title = f"bits saved by {first} over {second}"
-        return ColouredText(self.symbols, self.bits[b] - self.bits[a], title, space)
+        return ColouredText(self.symbols, self.bits[b] - self.bits[a], f"bits saved by {first} over {second}")
 
     def as_dict(self) -> dict[str, Any]:
         rows: list[dict[str, Any]] = []
@@ -110,10 +109,8 @@ def compare_losses_of(
     if not symbols:
         raise CorpusError("The text is empty.")
     bits = []
-    for i, model in enumerate(models.values()):
+    for model in with_progress([*models.values()], progress):
         bits.append(model.symbol_losses([symbols]) / math.log(2))
-        if progress is not None:
-            progress((i + 1) / len(models))
     classes = {ALL: np.ones(len(symbols), dtype=bool)} | classify_symbols(symbols)
     distances = np.zeros(len(symbols), dtype=np.int64)  # of each closing bracket to its opening one
     open_brackets: list[tuple[str, int]] = []
@@ -131,13 +128,12 @@ def compare_losses_of(
     reference = next(iter(models.values()))
     if reference.unit == "word":
         vocabulary = reference.get_output_vocabulary()  # sorted by frequency
-        ids, begin = vocabulary.ids(symbols), 0
+        ids = vocabulary.ids(symbols)
         is_known = ids != vocabulary.unknown
         classes["unknown word"] = ~is_known
-        for end in RANKS:
+        for begin, end in pairwise([0, *RANKS]):
             classes[f"word of rank {begin + 1} to {end}"] = (ids >= begin) & (ids < end) & is_known
-            begin = end
-        classes[f"word of rank {begin + 1} or more"] = (ids >= begin) & is_known
+        classes[f"word of rank {RANKS[-1] + 1} or more"] = (ids >= RANKS[-1]) & is_known
     classes = {name: mask for name, mask in classes.items() if np.count_nonzero(mask) >= MIN_SYMBOLS or name == ALL}
     return Losses(list(models), list(symbols), np.stack(bits), classes)
 
@@ -225,17 +221,16 @@ class Emergence(Report):
 
     def as_dict(self) -> dict[str, Any]:
         rows, index = [], self.units.index(self.unit)
-        for name, r in zip(self.models, self.r, strict=True):
+        for name, r in zip(self.models, self.r.tolist(), strict=True):
             best = int(np.abs(r).argmax())
-            best_unit = {"best_unit": str(self.units[best]), "best_r": float(r[best])}
-            rows.append({"model": name, "r": float(r[index])} | best_unit)
+            rows.append({"model": name, "r": r[index], "best_unit": str(self.units[best]), "best_r": r[best]})
         return {"unit": str(self.unit), "models": rows}
 
     def table(self) -> Table:
-        rows = []
-        for row in self.as_dict()["models"]:
-            r, best_r = (format_number(row[key], signed=True) for key in ("r", "best_r"))
-            rows.append([row["model"], r, row["best_unit"], best_r])
+        rows = [
+            [name, format_number(r, signed=True), unit, format_number(best_r, signed=True)]
+            for name, r, unit, best_r in map(dict.values, self.as_dict()["models"])
+        ]
         return Table(["model", f"r of {self.unit}", "best unit", "its r"], rows, "emergence of a cell")
 
 
@@ -250,23 +245,21 @@ def emergence(
     """Correlate every unit with a feature (T,) in each model; `unit` defaults to the last model's best."""
     if not models:
         raise SettingError("At least one model is required.")
-    names, rows, units = list(models), [], list[Unit]()
+    rows, units = [], list[Unit]()
     column = standardize(track[:, None], axis=0)
-    for i, model in enumerate(models.values()):
+    for name, model in with_progress([*models.items()], progress):
         states = build_stack(model.get_recurrent_network()).layers[0].cell.unit_states[::-1]
         traced = trace(model, document.texts, keep=states)
         model_units = list_units(traced, states)
         if units and model_units != units:
-            raise SettingError(f"{names[i]} and {names[0]} have different units; compare checkpoints of one run.")
+            raise SettingError(f"{name} and {next(iter(models))} have different units; compare checkpoints of one run.")
         units = model_units
         layers = [layer for state in states for layer in traced.states[state]]
         rows.append(np.concatenate([pearson(standardize(layer.T, axis=1), column)[:, 0] for layer in layers]))
-        if progress is not None:
-            progress((i + 1) / len(models))
     r = np.stack(rows)
     if unit is not None and unit not in units:
         raise SettingError(f"Unknown unit {unit}.")
-    return Emergence(names, units, r, units[int(np.abs(r[-1]).argmax())] if unit is None else unit)
+    return Emergence(list(models), units, r, units[int(np.abs(r[-1]).argmax())] if unit is None else unit)
 
 
 def ngram_like(
@@ -290,7 +283,7 @@ def ngram_like(
     starts = np.arange(len(ids))  # positions of the remaining (k-1)-grams
     nodes = np.zeros(len(ids), dtype=np.int64)  # their indices in the table of order k - 1
     num_contexts = 1
-    for k in range(1, order + 1):
+    for k in with_progress(range(1, order + 1), progress):
         within = starts + k - 1 < len(ids)
         starts, nodes = starts[within], nodes[within]
         key = nodes * vocab_size
@@ -314,7 +307,5 @@ def ngram_like(
         indices = np.cumsum(retained) - 1
         alive = retained[inverse]
         starts, nodes = starts[alive], indices[inverse[alive]]
-        if progress is not None:
-            progress(k / order)
     settings = replace(model.settings, model=replace(model.settings.model, cell="ngram", order=order))
     return LanguageModel(network, model.vocabulary, settings)

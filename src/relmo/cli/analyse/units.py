@@ -75,8 +75,7 @@ def trace(
     if output.json:
         print_json({"unit": title, "symbols": traced.symbols, "values": values.tolist()})
     elif not (output.quiet and out is not None):
-        separator = "" if all(len(symbol) == 1 for symbol in traced.symbols) else " "
-        print_coloured(show.ColouredText(traced.symbols, values, title, separator))
+        print_coloured(show.ColouredText(traced.symbols, values, title))
 
 
 class FeatureOptions(FrozenSettings):
