@@ -65,6 +65,7 @@ def test_a_table_has_the_published_models_that_are_named(run: Run, folder: Path)
     [
         ([], [], "FILES"),
         (["suites"], ["--published-models", "jrnn"], "has no model 'jrnn'; it has grnn, mine"),
+        (["pairs.csv"], ["--published-models", "grnn"], "--published FILE"),
         (["pairs.doc"], [], "pairs.doc"),
         (["broken.json"], [], "broken.json: is not a SyntaxGym suite"),
         (["suites"], ["--plot", "a.pdf"], ".png"),

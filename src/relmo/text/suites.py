@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -28,7 +28,7 @@ ATTACHED = re.compile(r"[.,;:!?…)\]}%]|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b")
 BRACKETS = {"(": ")", "[": "]"}
 MAX_BRACKETS = 100  # and signs in a formula
 # Operators from the loosest to the tightest; the first two combine truth values. SyntaxGym's = has these tolerances.
-OPERATORS: list[dict[str, Callable[..., np.ndarray]]] = [
+OPERATORS: list[dict[str, Callable[..., Any]]] = [
     {"|": operator.or_},
     {"&": operator.and_},
     {"<": operator.lt, ">": operator.gt, "=": partial(np.isclose, rtol=1e-5, atol=1e-3)},

@@ -167,7 +167,7 @@ def score_suite(model: SequenceModel, suite: Suite) -> dict[str, Any]:
 
     formulas = [prediction.formula for prediction in suite.predictions]
     holds = np.stack([np.broadcast_to(evaluate_formula(x, lookup), is_known.shape) for x in formulas])  # (P, N)
-    is_right: np.ndarray = holds.all(axis=0)
+    is_right = np.logical_and.reduce(holds)
     unknown = [np.any([array[1] for array in regions.values()], axis=0) for regions in values.values()]
     return accuracy(np.where(is_right, 1.0, -1.0), is_known).summary() | {
         "unknown": 100 * float(np.mean(unknown)),

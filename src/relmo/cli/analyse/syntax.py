@@ -142,6 +142,8 @@ def suite(
     if published is None and suites:
         tables = ((file if file.is_dir() else file.parent) / "published.tsv" for file in files)
         published = next((path for path in tables if path.is_file()), None)
+    if published_models and published is None:
+        raise SettingError("--published-models needs a table: --published FILE")
     accuracies = {} if published is None else library.read_published(published, published_models)
     loaded = output.load(model)
     with output.notes(), output.progress("reading suites") as progress:
