@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from relmo.errors import CorpusError
-from relmo.text.suites import Condition, Region, evaluate_formula, read_suite
+from relmo.text.suites import Region, SuiteCondition, evaluate_formula, read_suite
 from support.suites import make_suite, write_suite
 
 VALUES = {("1", "a"): np.array([1.0, 5.0]), ("2", "a"): np.array([3.0, 3.0]), ("1", "b-c_d"): np.array([2.0, 2.0])}
@@ -73,7 +73,7 @@ def test_malformed_formulas_are_refused(formula: str) -> None:
 
 def test_regions_are_joined_by_spaces_but_not_before_punctuation() -> None:
     texts = ["", "As  the boy", " left ", "", ", the girl", "does", "n't cry", "-", "'quietly'", "."]
-    condition = Condition("a", [Region(i, text) for i, text in enumerate(texts)])
+    condition = SuiteCondition("a", [Region(i, text) for i, text in enumerate(texts)])
     text, starts = condition.join(attach=True)
     assert text == "As the boy left, the girl doesn't cry - 'quietly'."
     assert condition.join(attach=False)[0] == "As the boy left , the girl does n't cry - 'quietly' ."

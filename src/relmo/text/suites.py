@@ -45,7 +45,7 @@ class Region(msgspec.Struct):
     content: str
 
 
-class Condition(msgspec.Struct):
+class SuiteCondition(msgspec.Struct):
     """Sentence of an item."""
 
     condition_name: str
@@ -66,10 +66,10 @@ class Item(msgspec.Struct):
     """Sentences that differ in what a suite tests."""
 
     item_number: int
-    conditions: list[Condition]
+    conditions: list[SuiteCondition]
 
 
-class Prediction(msgspec.Struct):
+class SuitePrediction(msgspec.Struct):
     """Formula such as `[(6;%plaus%) + (7;%plaus%)] < (6;%implaus%)`, which should hold for every item."""
 
     formula: str
@@ -87,7 +87,7 @@ class Suite(msgspec.Struct):
     """Test suite; every item has the conditions and regions of the predictions."""
 
     meta: SuiteInfo
-    predictions: Annotated[list[Prediction], msgspec.Meta(min_length=1)]
+    predictions: Annotated[list[SuitePrediction], msgspec.Meta(min_length=1)]
     items: Annotated[list[Item], msgspec.Meta(min_length=1)]
 
     @property
@@ -109,7 +109,7 @@ def read_suite(path: Path) -> Suite:
     return suite
 
 
-def _check_item(item: Item, predictions: list[Prediction]) -> None:
+def _check_item(item: Item, predictions: list[SuitePrediction]) -> None:
     places = [(c.condition_name, str(region.region_number)) for c in item.conditions for region in c.regions]
     places += [(condition.condition_name, EVERY) for condition in item.conditions]
     if len(set(places)) < len(places) or not all(condition.join(attach=False)[0] for condition in item.conditions):

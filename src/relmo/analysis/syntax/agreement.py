@@ -94,7 +94,7 @@ def draw_accuracies(
         axes = figure.subplots()
         y = np.arange(len(names))[::-1]
         values = np.array(intervals)  # (C, 3)
-        axes.barh(y, values[:, 0], color="tab:blue", height=0.6)
+        axes.barh(y, values[:, 0], color="#b7cbe2", height=0.6)
         errors = np.abs(values[:, 1:].T - values[:, 0])
         axes.errorbar(values[:, 0], y, xerr=errors, fmt="none", ecolor="black", linewidth=1)
         for (name, figures), mark in zip(marks.items(), cycle("xosD^v")):
@@ -105,7 +105,7 @@ def draw_accuracies(
         axes.axvline(50, color="gray", linewidth=0.8, linestyle=":")
         axes.set(xlim=(0, 100), xlabel="accuracy, %")
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=8)
+            figure.legend(fontsize=8, ncols=5, loc="outside lower center")
 
 
 def agreement(

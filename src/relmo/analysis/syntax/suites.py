@@ -92,9 +92,9 @@ def evaluate_suites(
     rows: list[dict[str, Any]] = []
     for suite in suites:
         names = {"source": SYNTAXGYM, "group": suite.circuit, "suite": suite.meta.name}
-        others = {name: 100 * x[suite.meta.name] for name, x in (published or {}).items() if suite.meta.name in x}
+        peers = {name: 100 * x[suite.meta.name] for name, x in (published or {}).items() if suite.meta.name in x}
         share = None if baseline is None else score_suite(baseline, suite)["accuracy"]
-        rows.append(names | score_suite(model, suite) | {"untrained": share, "published": others})
+        rows.append(names | score_suite(model, suite) | {"untrained": share, "published": peers})
         next(steps)(1.0)
     for (source, phenomenon), pairs in pair_sets.items():
         conditions = agreement(model, pairs, control=control, seed=seed, progress=next(steps)).as_dict()["conditions"]
