@@ -100,7 +100,7 @@ def draw_accuracies(
         for (name, figures), mark in zip(marks.items(), cycle("xosD^v")):
             points = [(value, row) for value, row in zip(figures, y, strict=True) if value is not None]
             if points:
-                axes.plot(*zip(*points, strict=True), mark, label=name, markerfacecolor="none")
+                axes.plot(*zip(*points, strict=True), mark, label=name, markerfacecolor="none", clip_on=False)
         axes.set_yticks(y, names)
         axes.axvline(50, color="gray", linewidth=0.8, linestyle=":")
         axes.set(xlim=(0, 100), xlabel="accuracy, %")
