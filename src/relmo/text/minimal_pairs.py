@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from relmo.errors import CorpusError, quote
 from relmo.text.corpus import MAX_DIGITS, read_lines
-from relmo.text.readers.tables import TableRow, csv_fields, json_rows
+from relmo.text.readers.tables import csv_fields, json_rows
 
 MARKS = {"correct": True, "wrong": False}
 BLIMP = ("sentence_good", "sentence_bad", "linguistics_term")
@@ -56,17 +56,11 @@ def list_pair_files(path: Path) -> list[Path]:
     return files
 
 
-def blimp_rows(path: str | Path) -> Iterator[TableRow]:
-    """Yield the lines of a paradigm of BLiMP, with two sentences and the phenomenon."""
-    for row in json_rows(path):
-        if not all(isinstance(row.values.get(name), str) for name in BLIMP):
-            raise CorpusError(f"{row.place}: expected the texts {', '.join(BLIMP)}, as in BLiMP")
-        yield row
-
-
 def _read_blimp(path: Path) -> Iterator[MinimalPair]:
     """Yield a paradigm of BLiMP; the condition is its UID, or the name of the file."""
-    for values, *_ in blimp_rows(path):
+    for values, place, *_ in json_rows(path):
+        if not all(isinstance(values.get(name), str) for name in BLIMP):
+            raise CorpusError(f"{place}: expected the texts {', '.join(BLIMP)}, as in BLiMP")
         good, bad, term = (values[name] for name in BLIMP)
         term = BLIMP_MERGED.get(term, term)
         yield MinimalPair(str(values.get("UID") or path.stem), good, bad, whole=True, phenomenon=term)
