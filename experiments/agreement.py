@@ -33,7 +33,6 @@ from relmo.analysis.syntax.pair_scores import Accuracy, accuracy
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.text import minimal_pairs
-from relmo.text.minimal_pairs import blimp_rows
 
 SIDES = ("forward", "backward", "sum")
 PAPER = "Warstadt et al. 2020, Table 3; Lakretz et al. 2019, Table 2 (its LSTM is that of Gulordava et al. 2018)"
@@ -57,7 +56,6 @@ PHENOMENA: dict[str, dict[str, float]] = {
 }
 BLIMP = {"LSTM": 69.8, "5-gram": 61.2}
 OTHER_MODELS = "other published models: Transformer-XL 69.6, GPT-2 large 83.0, people 88.6"
-MERGED = {"s-selection": "argument_structure"}
 LINZEN = {"LSTM": 93.9}
 LAKRETZ: dict[str, tuple[str, dict[str, float]]] = {
     "simple": ("simple", {"singular": 100.0, "plural": 100.0}),
@@ -290,14 +288,9 @@ def read_blimp(folder: Path) -> list[Paradigm]:
     """Read all paradigms of a folder, one .jsonl file each."""
     paradigms = []
     for path in sorted(folder.glob("*.jsonl")):
-        pairs, terms = [], []
-        for row in blimp_rows(path):
-            good, bad, term = (row.values[name] for name in minimal_pairs.BLIMP)
-            pairs.append(SentencePair(good, bad))
-            terms.append(term)
-        if not pairs:
-            raise CorpusError(f"{path}: no pairs found")
-        paradigms.append(Paradigm(path.stem, MERGED.get(terms[0], terms[0]), pairs))
+        pairs = minimal_pairs.read_pairs(path)
+        sentences = [SentencePair(pair.good, pair.bad) for pair in pairs]
+        paradigms.append(Paradigm(path.stem, pairs[0].phenomenon, sentences))
     if not paradigms:
         raise CorpusError(f"{folder}: no .jsonl files of BLiMP found")
     return paradigms

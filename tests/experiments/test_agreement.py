@@ -140,7 +140,7 @@ def test_missing_data_is_one_line_that_says_where_it_was_looked_for(tmp_path: Pa
     [
         ("blimp/verbs.jsonl", "{}\n", r"verbs.jsonl:1: expected the texts sentence_good"),
         ("blimp/verbs.jsonl", "[\n", r"verbs.jsonl:1: is not a JSON object"),
-        ("blimp/verbs.jsonl", "", r"verbs.jsonl: no pairs"),
+        ("blimp/verbs.jsonl", "", r"verbs.jsonl: has no pairs"),
         ("linzen/subj_agr_filtered.gold", "6\tis\tare\t1\n2\tare\tis\t0\n", r"gold:1: expected the verb's place"),
         ("linzen/subj_agr_filtered.gold", "99\tis\tare\t1\n2\tare\tis\t0\n", r"gold:1: expected the verb's place"),
         ("linzen/subj_agr_filtered.gold", "7\tis\tare\t1\n", r"has 1 lines"),

@@ -54,9 +54,10 @@ from relmo.text.readers.reading import read_questions
 from relmo.text.readers.roles import read_roles
 from relmo.text.readers.tagged import read_tagged
 from relmo.text.senses import SenseIndex, read_framework, read_semcor
+from relmo.text.suites import read_suite
 from relmo.text.trees import read_conllu_sentences, read_depths
 from relmo.training.loop import Step
-from support import sentence_tasks, small_models, tagging
+from support import sentence_tasks, small_models, suites, tagging
 from support.fuzz_models import WORDS, Subject, digest
 
 TEXT = "the cat sat on the mat .\na dog sees the cat\n" * 6
@@ -101,6 +102,7 @@ MINIMAL_PAIRS = {
     "set.gold": "2\tare\tis\t1\n1\tsits\tsit\t0\n",
     "set.text": "`` cats are here . <eos>\nit sits <eos>\n",
 }
+SUITES = {"suite.json": json.dumps(suites.make_suite())}
 SENSES = {
     "index.sense": "bank%1:14:00:: 08420278 2 20\nbank%1:17:01:: 09213565 1 25\nold%3:00:01:: 01638438 2 67\n",
     "semcor.jsonl": '{"tokens": ["The", "New_York"], "sense_keys": [[], ["city%1:15:00::"]]}\n',
@@ -350,6 +352,9 @@ FILES = [
     Subject("labelled folder", make_labels, lambda folder: digest(list(read_labelled(folder, split=str.split)))),
     Subject(
         "minimal pairs", partial(write, MINIMAL_PAIRS), lambda folder: digest(read_minimal_pairs(folder)), special=False
+    ),
+    Subject(
+        "test suites", partial(write, SUITES), lambda folder: digest(read_suite(folder / "suite.json")), special=False
     ),
     Subject("senses", partial(write, SENSES), use_senses, special=False),
     Subject("word vectors", partial(write, VECTORS), use_vectors, special=False),

@@ -35,7 +35,7 @@ def test_each_format_gives_its_pairs(tmp_path: Path) -> None:
     by = {name: read_pairs(tmp_path / name) for name in given}
     cat = ["The", "cat", "by", "the", "dogs"]
     assert by["nounpp.txt"] == [MinimalPair("nounpp singular plural", [*cat, "is"], [*cat, "are"])]
-    assert by["verbs.jsonl"] == [MinimalPair("b", "Cats run.", "Cats runs.", whole=True)]
+    assert by["verbs.jsonl"] == [MinimalPair("b", "Cats run.", "Cats runs.", whole=True, phenomenon="a")]
     assert by["mine.csv"] == [MinimalPair("one", "Cats run.", "Cats runs.", whole=True)]
     assert by["short.tsv"] == [MinimalPair("short", "The cat is", "The cat are")]
     assert by["set.gold"] == [MinimalPair("1 attractor", ['"', "cats", "are"], ['"', "cats", "is"])]

@@ -15,7 +15,7 @@ from cyclopts.completion.detect import ShellDetectionError, detect_shell
 import relmo
 from relmo.cli.analyse.meaning import meaning
 from relmo.cli.analyse.memory import connectivity, counting, gradients, source_gradients, truncation
-from relmo.cli.analyse.syntax import agreement, number_units
+from relmo.cli.analyse.syntax import agreement, number_units, suite
 from relmo.cli.analyse.units import cells, compare, trace
 from relmo.cli.describe_cells import list_cells
 from relmo.cli.language import embed, generate, surprisal
@@ -65,7 +65,7 @@ app.command(list_models, name="models")
 app.command(list_cells, name="cells")
 analyse = App(name="analyse", help="Analyse a model: its states, gates and units.")
 analyses: list[Any] = [trace, cells, gradients, connectivity, source_gradients, truncation, counting]
-for command in [*analyses, agreement, number_units, compare, meaning]:
+for command in [*analyses, agreement, suite, number_units, compare, meaning]:
     analyse.command(command)
 app.command(analyse)
 

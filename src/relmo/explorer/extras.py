@@ -18,18 +18,12 @@ from relmo.settings.kinds import TASKS
 from relmo.store.folder import CONFIG, read_config
 from relmo.store.references import find_installed
 from relmo.tasks.task import Task
-from relmo.text.minimal_pairs import BLIMP, READERS, MinimalPair, read_pairs
+from relmo.text.minimal_pairs import BLIMP, PAIR_SETS, READERS, MinimalPair, read_pairs
 
 FIGURES = {"pos": "all words", "wsd": "both sets"}  # measurements by layer, and the column shown for each
 MAX_FIGURE = 1e9
 PAIR_FOLDERS = ("tasks/agreement", "agreement", "")  # of the data folder; the first that exists is searched
 MAX_FILES = 2000  # per folder
-PAIR_SETS = {
-    ".jsonl": "BLiMP",
-    ".txt": "Lakretz et al. 2019",
-    ".gold": "Linzen et al. 2016",
-    ".tab": "Gulordava et al. 2018",
-}
 
 
 class Pack(NamedTuple):

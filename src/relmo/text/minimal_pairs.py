@@ -8,30 +8,35 @@ from typing import NamedTuple
 
 from relmo.errors import CorpusError, quote
 from relmo.text.corpus import MAX_DIGITS, read_lines
-from relmo.text.readers.tables import TableRow, csv_fields, json_rows
+from relmo.text.readers.tables import csv_fields, json_rows
 
 MARKS = {"correct": True, "wrong": False}
 BLIMP = ("sentence_good", "sentence_bad", "linguistics_term")
+BLIMP_MERGED = {"s-selection": "argument_structure"}  # phenomena that the paper's tables count as another one
+PAIR_SETS = {
+    ".jsonl": "BLiMP",
+    ".txt": "Lakretz et al. 2019",
+    ".gold": "Linzen et al. 2016",
+    ".tab": "Gulordava et al. 2018",
+}
 
 
 class MinimalPair(NamedTuple):
     """Acceptable and unacceptable text, as words or as raw text. The ends of `whole` sentences are predicted too; other
-    texts end with the words that are compared."""
+    texts end with the words that are compared. Conditions may belong to a `phenomenon`, as in BLiMP."""
 
     condition: str
     good: str | Sequence[str]
     bad: str | Sequence[str]
     whole: bool = False
+    phenomenon: str = ""
 
 
 def read_pairs(path: str | Path) -> list[MinimalPair]:
     """Read the pairs of a file, by its suffix, or of all such files in a folder."""
     path = Path(path)
     if path.is_dir():
-        files = [file for file in sorted(path.iterdir()) if file.suffix.lower() in READERS and file.is_file()]
-        if not files:
-            raise CorpusError(f"{path}: contains no file of minimal pairs ({', '.join(READERS)})")
-        return [pair for file in files for pair in read_pairs(file)]
+        return [pair for file in list_pair_files(path) for pair in read_pairs(file)]
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise CorpusError(f"{path}: unknown suffix; minimal pairs are read from {', '.join(READERS)} files")
@@ -41,18 +46,24 @@ def read_pairs(path: str | Path) -> list[MinimalPair]:
     return pairs
 
 
-def blimp_rows(path: str | Path) -> Iterator[TableRow]:
-    """Yield the lines of a paradigm of BLiMP, with two sentences and the phenomenon."""
-    for row in json_rows(path):
-        if not all(isinstance(row.values.get(name), str) for name in BLIMP):
-            raise CorpusError(f"{row.place}: expected the texts {', '.join(BLIMP)}, as in BLiMP")
-        yield row
+def list_pair_files(path: Path) -> list[Path]:
+    """Return the files of minimal pairs in a folder; any other path stands for itself."""
+    if not path.is_dir():
+        return [path]
+    files = [file for file in sorted(path.iterdir()) if file.suffix.lower() in READERS and file.is_file()]
+    if not files:
+        raise CorpusError(f"{path}: contains no file of minimal pairs ({', '.join(READERS)})")
+    return files
 
 
 def _read_blimp(path: Path) -> Iterator[MinimalPair]:
     """Yield a paradigm of BLiMP; the condition is its UID, or the name of the file."""
-    for values, *_ in blimp_rows(path):
-        yield MinimalPair(str(values.get("UID") or path.stem), values[BLIMP[0]], values[BLIMP[1]], whole=True)
+    for values, place, *_ in json_rows(path):
+        if not all(isinstance(values.get(name), str) for name in BLIMP):
+            raise CorpusError(f"{place}: expected the texts {', '.join(BLIMP)}, as in BLiMP")
+        good, bad, term = (values[name] for name in BLIMP)
+        term = BLIMP_MERGED.get(term, term)
+        yield MinimalPair(str(values.get("UID") or path.stem), good, bad, whole=True, phenomenon=term)
 
 
 def read_lakretz(path: Path) -> Iterator[MinimalPair]:
@@ -89,7 +100,7 @@ def read_linzen(path: Path) -> Iterator[MinimalPair]:
 
 def _read_tab(path: Path) -> Iterator[MinimalPair]:
     """Yield the sentences of Gulordava et al. up to the verb, by type, the subject's number, and attractors."""
-    rows = list(_read_rows(path, "\t", ("prefix", "form", "class")))
+    rows = list(read_rows(path, "\t", ("prefix", "form", "class")))
     if len(rows) % 2:
         raise CorpusError(f"{path}: has {len(rows)} rows; expected pairs of the correct and the wrong form")
     for (place, row_a), (_, row_b) in zip(rows[::2], rows[1::2], strict=True):
@@ -107,7 +118,7 @@ def _read_tab(path: Path) -> Iterator[MinimalPair]:
 def _read_table(path: Path) -> Iterator[MinimalPair]:
     """Yield the pairs of a table; without a column `condition`, the condition is the name of the file."""
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    for place, row in _read_rows(path, delimiter, ()):
+    for place, row in read_rows(path, delimiter, ()):
         condition = row.get("condition") or path.stem
         if "good" in row and "bad" in row:
             pair = MinimalPair(condition, row["good"], row["bad"], whole=True)
@@ -123,7 +134,7 @@ def _read_table(path: Path) -> Iterator[MinimalPair]:
         yield pair
 
 
-def _read_rows(path: Path, delimiter: str, names: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+def read_rows(path: Path, delimiter: str, names: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the rows of a table by the names in its first line, each with its place."""
     rows = csv_fields(path, delimiters=delimiter)
     header = [name.strip() for name in next(rows, ([], ""))[0]]

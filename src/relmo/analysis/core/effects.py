@@ -3,6 +3,7 @@
 Units are rows (U, T), features columns (T, F)."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,15 @@ def wilson(points: float, count: int) -> Interval:
     centre = (p + z2 / (2 * count)) / (1 + z2 / count)
     half = Z * math.sqrt(p * (1 - p) / count + z2 / (4 * count * count)) / (1 + z2 / count)
     return Interval(p, max(0.0, centre - half), min(1.0, centre + half))
+
+
+def mean_interval(intervals: Sequence[Interval]) -> Interval:
+    """Return the mean of independent estimates with the interval that follows from theirs (Zou & Donner 2008,
+    Construction of confidence limits about effect measures), which also holds near 0 and 1."""
+    values, lows, highs = np.array(intervals).T  # (K,)
+    mean = values.mean()
+    margins = (np.sqrt(np.square(values - bounds).sum()) / len(values) for bounds in (lows, highs))
+    return Interval(float(mean), float(mean - next(margins)), float(mean + next(margins)))
 
 
 def bootstrap_difference(first: np.ndarray, second: np.ndarray, groups: np.ndarray, *, seed: int = 0) -> Interval:

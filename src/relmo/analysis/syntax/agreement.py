@@ -3,8 +3,9 @@
 emergence of number and syntax units in LSTM language models;  Warstadt et al. 2020, BLiMP)."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,38 +60,52 @@ class AgreementReport(Report):
 
     def table(self) -> Table:
         columns = ["condition", "pairs", "right", "95% interval", "known words", "untrained", "more frequent form"]
-        rows = []
-        for condition in self.conditions:
-            model, share = condition.model, condition.model.share
-            known_share = f"{100 * model.known.value:.1f} ({model.known_pairs:,})" if model.known_pairs else ""
-            row = [condition.name, f"{model.pairs:,}", format_number(100 * share.value, 1)]
-            row += [f"{100 * share.low:.1f} to {100 * share.high:.1f}", known_share]
-            controls = (condition.untrained, condition.frequency)
-            rows.append([*row, *(format_number(None if c is None else 100 * c.value, 1) for c in controls)])
+        rows = [
+            format_accuracy(row["condition"], row, (row["untrained"], row["more_frequent_form"]))
+            for row in self.as_dict()["conditions"]
+        ]
         notes = ["percent of pairs; a tie is half a point; known words: pairs whose differing words are all known"]
         return Table(columns, rows, "minimal pairs: accuracy", notes)
 
     def plot(self, path: str | Path) -> None:
         """Draw a bar with its interval for each condition."""
         conditions = self.conditions[:MAX_PLOTTED]
-        with save_figure(path, height=1 + 0.28 * len(conditions)) as figure:
-            axes = figure.subplots()
-            y = np.arange(len(conditions))[::-1]
-            values = np.array([100 * np.array(condition.model.share) for condition in conditions])  # (C, 3)
-            axes.barh(y, values[:, 0], color="tab:blue", height=0.6)
-            errors = np.abs(values[:, 1:].T - values[:, 0])
-            axes.errorbar(values[:, 0], y, xerr=errors, fmt="none", ecolor="black", linewidth=1)
-            for control, mark in (("untrained", "x"), ("frequency", "o")):
-                shares = [getattr(condition, control) for condition in conditions]
-                points = [(100 * share.value, row) for share, row in zip(shares, y, strict=True) if share]
-                if points:
-                    x, rows = zip(*points, strict=True)
-                    axes.plot(x, rows, mark, color="tab:orange", label=control, markerfacecolor="none")
-            axes.set_yticks(y, [condition.name for condition in conditions])
-            axes.axvline(50, color="gray", linewidth=0.8, linestyle=":")
-            axes.set(xlim=(0, 100), xlabel="accuracy, %")
-            if axes.get_legend_handles_labels()[0]:
-                axes.legend(fontsize=8)
+        shares = [[100 * share for share in condition.model.share] for condition in conditions]
+        controls = {name: [getattr(x, name) for x in conditions] for name in ("untrained", "frequency")}
+        marks = {name: [x and 100 * x.value for x in intervals] for name, intervals in controls.items()}
+        draw_accuracies(path, [condition.name for condition in conditions], shares, marks)
+
+
+def format_accuracy(name: str, x: Mapping[str, Any], figures: Iterable[float | None]) -> list[str]:
+    """Return a row of a table: a name, the figures of `Accuracy.summary`, and other percentages."""
+    known = f"{x['known_accuracy']:.1f} ({x['known_pairs']:,})" if x["known_pairs"] else ""
+    row = [name, f"{x['pairs']:,}", f"{x['accuracy']:.1f}", "{:.1f} to {:.1f}".format(*x["interval"]), known]
+    return [*row, *(format_number(figure, 1) for figure in figures)]
+
+
+def draw_accuracies(
+    path: str | Path,
+    names: Sequence[str],
+    intervals: Sequence[Sequence[float]],
+    marks: Mapping[str, Sequence[float | None]],
+) -> None:
+    """Draw a bar with its interval (value, low, high), in percent, for each name, and marks of other models, if any."""
+    with save_figure(path, height=1 + 0.28 * len(names)) as figure:
+        axes = figure.subplots()
+        y = np.arange(len(names))[::-1]
+        values = np.array(intervals)  # (C, 3)
+        axes.barh(y, values[:, 0], color="#b7cbe2", height=0.6)
+        errors = np.abs(values[:, 1:].T - values[:, 0])
+        axes.errorbar(values[:, 0], y, xerr=errors, fmt="none", ecolor="black", linewidth=1)
+        for (name, figures), mark in zip(marks.items(), cycle("xosD^v")):
+            points = [(value, row) for value, row in zip(figures, y, strict=True) if value is not None]
+            if points:
+                axes.plot(*zip(*points, strict=True), mark, label=name, markerfacecolor="none", clip_on=False)
+        axes.set_yticks(y, names)
+        axes.axvline(50, color="gray", linewidth=0.8, linestyle=":")
+        axes.set(xlim=(0, 100), xlabel="accuracy, %")
+        if axes.get_legend_handles_labels()[0]:
+            figure.legend(fontsize=8, ncols=5, loc="outside lower center")
 
 
 def agreement(

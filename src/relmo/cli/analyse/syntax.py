@@ -1,4 +1,4 @@
-"""`relmo analyse agreement` and `relmo analyse number-units`"""
+"""`relmo analyse agreement`, `relmo analyse suite` and `relmo analyse number-units`"""
 
 import re
 from dataclasses import replace
@@ -107,6 +107,51 @@ def _parse_units(names: str | None) -> list[Any]:
             raise SettingError(f"{name!r} is not a unit; the format is state, layer and number, such as h1.126 or c0.3")
         units.append(Unit(match[1], int(match[2]), int(match[3])))
     return units
+
+
+def suite(
+    model: LMFolder,
+    *files: Path,
+    published: Path | None = None,
+    published_models: tuple[str, ...] = (),
+    control: Control = True,
+    seed: SampleSeed = 0,
+    output: Analysis = ANALYSIS,
+) -> None:
+    """Measure the accuracy of a model on test suites of SyntaxGym, and on minimal pairs, beside published models.
+
+    An item of a suite is right if the surprisals of its regions satisfy all predictions. Accuracies have 95% intervals;
+    those of circuits (Hu et al. 2020), of phenomena and of sets are means over their suites.
+
+        relmo analyse suite small data/tasks/syntaxgym --plot suites.png
+        relmo analyse suite models/mine number_orc.json nounpp.txt --no-control
+
+    Args:
+        files: Suites, .json, or minimal pairs, as for relmo analyse agreement. A folder stands for the suites in it or,
+            without any, for its minimal pairs.
+        published: A table of published accuracies from 0 to 1, with a column model and one per suite. The default is
+            published.tsv beside the suites, if it exists.
+        published_models: The models of that table to show; by default GRNN, JRNN, GPT-2 and RNNG. --json has all.
+    """
+    from relmo.analysis.syntax import suites as library
+
+    output.check()
+    if not files:
+        raise SettingError("FILES is missing: relmo analyse suite MODEL FILES…")
+    suites, pair_sets = library.read_sets(files)
+    if published is None and suites:
+        tables = ((file if file.is_dir() else file.parent) / "published.tsv" for file in files)
+        published = next((path for path in tables if path.is_file()), None)
+    if published_models and published is None:
+        raise SettingError("--published-models needs a table: --published FILE")
+    accuracies = {} if published is None else library.read_published(published, published_models)
+    loaded = output.load(model)
+    with output.notes(), output.progress("reading suites") as progress:
+        options: dict[str, Any] = {"published": accuracies, "control": control, "seed": seed, "progress": progress}
+        report = library.evaluate_suites(loaded, suites, pair_sets, **options)
+    report = replace(report, columns=published_models or [name for name in library.PEERS if name in accuracies])
+    output.write(report.plot, output.plot)
+    _show_reports(output, model, files, {"suite": report})
 
 
 class NumberOptions(FrozenSettings):
