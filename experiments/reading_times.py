@@ -360,4 +360,4 @@ def draw_gains(path: Path, rows: Sequence[ComparedRow]) -> None:
         axes.axvline(0, color="#888", linewidth=1)
         axes.set_yticks(y, [row.name for row in ordered])
         axes.set_ylim(-0.6, len(ordered) - 0.3)
-        axes.set_xlabel("gain in log-likelihood of reading times, nats per 1,000 words (95% intervals)")
+        axes.set_xlabel("gain in log-likelihood, nats per 1,000 words (95% intervals)")

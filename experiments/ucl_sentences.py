@@ -6,10 +6,11 @@
         English sentences, aligned with existing EEG and reading time data
 
 The measures are means per word over readers, in milliseconds or microvolts. Eye-tracking means include skipped words,
-so they are not logarithms. The baseline has length and log frequency (Subtlex) of the word and of the one before it,
-and the position in the sentence. A predictor adds two columns: its value of the word and of the one before it. The
-first two words of a sentence and its last one are left out: the table begins with the second word. Folds, gains and
-intervals are those of `experiments.reading_times`; the regressions those of `experiments.reading_models`.
+so they are not logarithms. The baseline has length, log frequency (Subtlex), their product, and whether the word ends
+in punctuation, of the word and of the one before it, and the position in the sentence. A predictor adds two columns:
+its value of the word and of the one before it. The first two words of a sentence and its last one are left out: the
+table begins with the second word. Folds, gains and intervals are those of `experiments.reading_times`; the regressions
+those of `experiments.reading_models`.
 """
 
 from collections.abc import Callable, Mapping
@@ -116,7 +117,8 @@ def measure_gains(
     """Return by regression, predictor and measure the gain in nats per 1,000 words with its interval."""
     mask = select_words(sentences)
     length = np.array([len(word) for word in sentences.words], dtype=float)
-    controls = [length, sentences.frequency]
+    punctuation = np.array([not word[-1].isalnum() for word in sentences.words], dtype=float)
+    controls = [length, sentences.frequency, length * sentences.frequency, punctuation]
     shifted = [shift(column, 1) for column in controls]
     baseline = np.column_stack([np.ones(len(length)), sentences.position, *controls, *shifted])[mask]
     added = [np.column_stack([values, shift(values, 1)])[mask] for values in predictors.values()]

@@ -186,7 +186,6 @@ def surprisal(
     path = STDIN if file is None else file
     texts = read_texts(path, **source.to_keywords())
     texts = texts if rows.region is None else mark_regions(texts, rows)
-    sums: list[dict[str, Any]] = []  # of regions
     record: dict[str, Any] = {} if out is None else {"out": str(out)}
     totals: dict[str, Any] = {"words": 0, "unknown": 0, "word_bits": 0.0, "end_bits": 0.0}
 
@@ -202,23 +201,20 @@ def surprisal(
         if not totals["words"]:  # raised before an empty table is written
             raise CorpusError(f"{path}: the text has no words")
 
-    def make_records() -> Iterator[dict[str, Any]]:
-        has_sums = rows.totals or rows.region is not None
-        for line in sum_lines(count_rows()) if has_sums else (row.to_record() for row in count_rows()):
-            sums.extend([] if rows.region is None else [line])
-            yield line
-
+    has_sums = rows.totals or rows.region is not None
+    records = sum_lines(count_rows()) if has_sums else (row.to_record() for row in count_rows())
     with progress_bar(unit="words", quiet=quiet or out is None) as on_progress:
+        if rows.region is not None:
+            records = iter(regions := list(records))
+            record["differences"] = compare_conditions(regions, rows)
         if out is not None:
-            write_table(out, make_records())
+            write_table(out, records)
         elif json:
-            record["rows"] = list(make_records())
+            record["rows"] = list(records)
         else:
-            csv.writer(sys.stdout, delimiter="\t", lineterminator="\n").writerows(table_lines(make_records()))
-    if rows.region is not None:
-        record["differences"] = compare_conditions(sums, rows)
-        if options.context == "text":
-            print_message("The state is carried from sentence to sentence; use --context sentence for unrelated ones.")
+            csv.writer(sys.stdout, delimiter="\t", lineterminator="\n").writerows(table_lines(records))
+    if rows.region is not None and options.context == "text":
+        print_message("The state is carried from sentence to sentence; use --context sentence for unrelated ones.")
     bits = totals["word_bits"] + totals["end_bits"]  # the negative log-likelihood of `evaluate`
     means = {"bits": bits, "bits_per_word": totals["word_bits"] / totals["words"]}
     _report_surprisal({"model": model} | totals | means | record, json=json, quiet=quiet)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from html import escape as escape_html
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -80,7 +80,7 @@ class SurprisalTable(Sequence[WordSurprisal]):
     total_bits: float
 
     @classmethod
-    def from_text(cls, model: "SequenceModel", text: Texts, options: SurprisalOptions) -> "SurprisalTable":
+    def from_text(cls, model: "SequenceModel", text: Texts, options: SurprisalOptions) -> Self:
         """Compute the table of a text, or of its sentences."""
         if isinstance(text, str):
             lines = split_lines(text)
@@ -92,11 +92,9 @@ class SurprisalTable(Sequence[WordSurprisal]):
         return cls.from_sources(model, lines, options)
 
     @classmethod
-    def from_sources(
-        cls, model: "SequenceModel", sources: Iterable[SourceText], options: SurprisalOptions
-    ) -> "SurprisalTable":
+    def from_sources(cls, model: "SequenceModel", texts: Iterable[SourceText], options: SurprisalOptions) -> Self:
         """Compute the table of texts, such as those of `read_texts`, whose columns are copied."""
-        rows = list(model.surprisal_rows(sources, options))
+        rows = list(model.surprisal_rows(texts, options))
         return cls([row for row in rows if options.ends or not row.is_end], sum(row.surprisal for row in rows))
 
     def __len__(self) -> int:
@@ -180,15 +178,15 @@ def sum_lines(rows: Iterable[WordSurprisal]) -> Iterator[dict[str, Any]]:
 def _sum_line(line: Sequence[WordSurprisal]) -> Iterator[dict[str, Any]]:
     """Yield the sums of a line, or of its regions; a word belongs to the first region that it overlaps."""
     source = line[0].source
-    members: list[list[WordSurprisal]] = [[] for _ in source.regions] or [list(line)]
-    for row in line if source.regions else []:
-        overlaps = (i for i, (start, end) in enumerate(source.regions) if start < row.end and row.start < end)
-        if not row.is_end and (i := next(overlaps, None)) is not None:
+    spans = source.regions or [(-1, len(source.text) + 1)]  # with the ends of the line
+    members: list[list[WordSurprisal]] = [[] for _ in spans]
+    for row in line:
+        overlaps = (i for i, (start, end) in enumerate(spans) if start < row.end and row.start < end)
+        if (i := next(overlaps, None)) is not None:
             members[i].append(row)
-    for i, rows in enumerate(members):
-        words = [row for row in rows if not row.is_end]
-        if words:
-            region = {"region": i + 1, "region_text": source.text[slice(*source.regions[i])]} if source.regions else {}
+    for number, (span, rows) in enumerate(zip(spans, members, strict=True), start=1):
+        if words := [row for row in rows if not row.is_end]:
+            region = {"region": number, "region_text": source.text[slice(*span)]} if source.regions else {}
             sums = {
                 "words": len(words),
                 "unknown": sum(row.unknown for row in words),
