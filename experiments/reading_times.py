@@ -147,12 +147,12 @@ def make_table(
     rows = []
     for name, (bits, unknown) in surprisals.items():
         costs = {"%/bit": 100 * float(gains[name].costs[0]), "%/bit, word before": 100 * float(gains[name].costs[1])}
-        others = {regression: by_model[name][GAIN] for regression, by_model in regressions.items()}
-        linear = _mean_with_interval(gains[name].by_word, sentence)
+        others = {regression: regressions[regression][name][GAIN] for regression in (SMOOTH, MIXED)}
+        linear = mean_with_interval(gains[name].by_word, sentence)
         ours = {"bits/word": float(bits[mask].mean()), **linear, **others, **costs}
         rows.append(ComparedRow(name, ours if unknown is None else ours | {"unknown %": 100 * unknown}))
     differences = {
-        f"{a} - {b}": _mean_with_interval(gains[a].by_word - gains[b].by_word, sentence)
+        f"{a} - {b}": mean_with_interval(gains[a].by_word - gains[b].by_word, sentence)
         for a, b in combinations(gains, 2)
     }
     counts = {"words": int(mask.sum()), "sentences": len(np.unique(sentence))}
@@ -262,14 +262,15 @@ def compare_regressions(
     baseline, sentence = control_predictors(stories)[mask], stories.sentence[mask]
     folds = sentence % FOLDS
     added = [np.column_stack([shift(bits, n) for n in range(SPILLOVER + 1)])[mask] for bits in surprisals.values()]
-    linear = held_out_log_likelihood(baseline, times, folds)
-    smooth = [smooth_log_likelihood(baseline, columns, times, folds) - linear for columns in added]
-    forms = np.array([word_form(word.text) for word in stories.words])[mask]
     designs = [baseline, *(np.column_stack([baseline, columns]) for columns in added)]
-    base, *full = mixed_log_likelihoods(designs, times, folds, Intercepts(sentence, forms))
-    gains = {SMOOTH: smooth, MIXED: [log_likelihood - base for log_likelihood in full]}
+    linear_base, *linear = [held_out_log_likelihood(design, times, folds) for design in designs]
+    smooth = [smooth_log_likelihood(baseline, columns, times, folds) for columns in added]
+    forms = np.array([word_form(word.text) for word in stories.words])[mask]
+    mixed_base, *mixed = mixed_log_likelihoods(designs, times, folds, Intercepts(sentence, forms))
+    gains = {SMOOTH: [values - linear_base for values in smooth], MIXED: [values - mixed_base for values in mixed]}
+    gains["smooth - linear"] = [curved - straight for curved, straight in zip(smooth, linear, strict=True)]
     return {
-        name: dict(zip(surprisals, (_mean_with_interval(gain, sentence) for gain in by_model), strict=True))
+        name: dict(zip(surprisals, (mean_with_interval(gain, sentence) for gain in by_model), strict=True))
         for name, by_model in gains.items()
     }
 
@@ -299,7 +300,8 @@ def bootstrap_interval(gains: np.ndarray, sentence: np.ndarray, seed: int = 0) -
     return float(low), float(high)
 
 
-def _mean_with_interval(gains: np.ndarray, sentence: np.ndarray) -> dict[str, float]:
+def mean_with_interval(gains: np.ndarray, sentence: np.ndarray) -> dict[str, float]:
+    """Return the mean of gains (N,) and its interval, in nats per 1,000 words."""
     low, high = bootstrap_interval(gains, sentence)
     return {GAIN: 1000 * float(gains.mean()), LOW: 1000 * low, HIGH: 1000 * high}
 

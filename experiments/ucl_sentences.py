@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.reading_models import Intercepts, mixed_log_likelihoods, smooth_log_likelihood, word_form
-from experiments.reading_times import FOLDS, bootstrap_interval, held_out_log_likelihood, shift
+from experiments.reading_times import FOLDS, held_out_log_likelihood, mean_with_interval, shift
 from relmo.analysis.core.published import require_data, untrained
 from relmo.analysis.core.show import Table
 from relmo.errors import CorpusError, ModelError
@@ -103,11 +103,12 @@ def _parse_row(row: TableRow, texts: dict[str, int]) -> tuple[int, int, bool, fl
 
 
 def compute_predictors(model: BiLM | LanguageModel, sentences: Sentences) -> dict[str, np.ndarray]:
-    """Return surprisal and entropy reduction of each word (N,), with its punctuation; each sentence is read alone."""
+    """Return surprisal, entropy reduction and whether it is unknown, of each word (N,) with its punctuation; each
+    sentence is read alone."""
     table = model.surprisal(sentences.texts, context="sentence", rows="whitespace")
     rows = {(row.line - 1, row.position - 1): row for row in table}
     places = list(zip(sentences.sentence.tolist(), sentences.position.tolist(), strict=True))
-    names = ("surprisal", "entropy_reduction")
+    names = ("surprisal", "entropy_reduction", "unknown")
     return {name: np.array([getattr(rows[place], name) for place in places]) for name in names}
 
 
@@ -126,22 +127,19 @@ def measure_gains(
     sentence = sentences.sentence[mask]
     folds = sentence % FOLDS
     intercepts = Intercepts(sentence, np.array([word_form(word) for word in sentences.words])[mask])
-    gains: dict[str, Any] = {name: {predictor: {} for predictor in predictors} for name in REGRESSIONS}
+    names = (*REGRESSIONS, "smooth - linear")
+    gains: dict[str, Any] = {name: {predictor: {} for predictor in predictors} for name in names}
     for measure, label in MEASURES.items():
         on_message(f"reading-times: {label}")
         times = sentences.columns[measure][mask]
         linear = [held_out_log_likelihood(design, times, folds) for design in designs]
         smooth = [linear[0], *(smooth_log_likelihood(baseline, columns, times, folds) for columns in added)]
         mixed = mixed_log_likelihoods(designs, times, folds, intercepts)
-        for name, (base, *full) in {"linear": linear, "smooth": smooth, "mixed": mixed}.items():
+        for name, (base, *full) in zip(REGRESSIONS, (linear, smooth, mixed), strict=True):
             for predictor, log_likelihood in zip(predictors, full, strict=True):
-                gain = log_likelihood - base
-                low, high = bootstrap_interval(gain, sentence)
-                gains[name][predictor][label] = {
-                    "gain": 1000 * float(gain.mean()),
-                    "from": 1000 * low,
-                    "to": 1000 * high,
-                }
+                gains[name][predictor][label] = mean_with_interval(log_likelihood - base, sentence)
+        for predictor, curved, straight in zip(predictors, smooth[1:], linear[1:], strict=True):
+            gains["smooth - linear"][predictor][label] = mean_with_interval(curved - straight, sentence)
     return gains
 
 
@@ -153,7 +151,8 @@ def compare_models(
     on_message: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Compare the predictors of the models, the last of them also untrained if it has weights, and the published."""
-    predictors = {}
+    predictors, unknown = {}, {}
+    mask = select_words(sentences)
     by_name = dict(models)
     last = list(models)[-1]
     with suppress(ModelError):  # n-gram models have no weights to initialise
@@ -161,11 +160,11 @@ def compare_models(
     for name, model in by_name.items():
         columns = compute_predictors(model, sentences)
         predictors[name] = columns["surprisal"]
+        unknown[name] = float(columns["unknown"][mask].mean())
         if name in models:
             predictors[f"{name}, entropy reduction"] = columns["entropy_reduction"]
     predictors |= {label: sentences.columns[name] for name, label in PUBLISHED.items()}
-    mask = select_words(sentences)
-    counts = {"words": int(mask.sum()), "sentences": len(np.unique(sentences.sentence[mask]))}
+    counts = {"words": int(mask.sum()), "sentences": len(np.unique(sentences.sentence[mask])), "unknown": unknown}
     return {"corpus": "ucl"} | counts | {"gains": measure_gains(sentences, predictors, on_message)}
 
 
@@ -177,12 +176,12 @@ def select_words(sentences: Sentences) -> np.ndarray:
 def make_tables(gains: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]) -> list[Table]:
     """Return one table per regression; gains whose interval is above 0 have an asterisk."""
     tables = []
-    for name, by_predictor in gains.items():
+    for name, description in REGRESSIONS.items():
         rows = []
-        for predictor, by_measure in by_predictor.items():
+        for predictor, by_measure in gains[name].items():
             cells = (by_measure[label] for label in MEASURES.values())
             rows.append([predictor, *(f"{cell['gain']:.1f}{'*' if cell['from'] > 0 else ' '}" for cell in cells)])
-        title = f"{name}: {REGRESSIONS[name]}; gain in held-out log-likelihood, nats per 1,000 words"
+        title = f"{name}: {description}; gain in held-out log-likelihood, nats per 1,000 words"
         tables.append(Table(["", *MEASURES.values()], rows, title))
     tables[-1].notes.append("*: the 95% interval, bootstrapped over sentences, is above 0; --json has the intervals")
     return tables

@@ -61,8 +61,12 @@ def test_a_predictor_that_times_follow_gains_in_every_regression(tmp_path: Path)
     assert sentences.frequency[sentences.position == 4] == pytest.approx(6.0), "missing ones are the lowest"
     predictors = {name: sentences.columns[name] for name in ("psg", "rnn")}
     gains = measure_gains(sentences, predictors)
-    assert list(gains) == list(REGRESSIONS)
-    for by_predictor in gains.values():
+    assert list(gains) == [*REGRESSIONS, "smooth - linear"]
+    bent, smooth, linear = (
+        gains[name]["psg"]["self-paced"]["gain"] for name in ("smooth - linear", "smooth", "linear")
+    )
+    assert bent == pytest.approx(smooth - linear)
+    for by_predictor in (gains[name] for name in REGRESSIONS):
         follows, noise = (by_predictor[name]["self-paced"] for name in ("psg", "rnn"))
         assert follows["from"] > 1000
         assert follows["from"] < follows["gain"] < follows["to"]

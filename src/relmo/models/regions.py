@@ -58,11 +58,11 @@ def compare_conditions(records: Iterable[dict[str, Any]], options: SumOptions) -
         by_item.setdefault(item, []).append(record["surprisal"])
     differences = []
     for region, by_condition in sorted(values.items()):
-        for (first, a), (second, b) in combinations(by_condition.items(), 2):
+        for (name_a, a), (name_b, b) in combinations(by_condition.items(), 2):
             paired = [float(np.mean(a[item]) - np.mean(b[item])) for item in a if item in b]
             if paired:
                 mean, low, high = t_interval(paired)
-                names = {"region": region, "conditions": f"{first} - {second}", "items": len(paired)}
+                names = {"region": region, "conditions": f"{name_a} - {name_b}", "items": len(paired)}
                 differences.append(names | {"mean": mean, "low": low, "high": high})
     return differences
 

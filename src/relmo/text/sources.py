@@ -44,7 +44,7 @@ class TableColumns(NamedTuple):
 
     text: str | None = None
     name: str | None = None
-    others: Sequence[str] = ()
+    extra_names: Sequence[str] = ()
 
 
 def read_texts(
@@ -157,7 +157,7 @@ def _table_texts(path: str | Path, columns: TableColumns, errors: Errors) -> Ite
     for number, row in enumerate(rows, start=1):
         if text is None:
             place = row.header or row.place
-            ids = [] if columns.name is None else [columns.name, *columns.others]
+            ids = [] if columns.name is None else [columns.name, *columns.extra_names]
             for column, flag in ((columns.text, "--column"), *((key, "--id") for key in ids)):
                 if column is not None and column not in row.values:
                     problem = f"there is no column {quote(column)} ({flag})"
