@@ -35,16 +35,13 @@ def mark_regions(texts: Iterable[SourceText], options: SumOptions) -> Iterator[S
 
 
 def _split_regions(text: SourceText) -> SourceText:
-    """Remove the separators of a sentence, and the white space on one side of them."""
-    sentence = ""
-    regions = []
-    for piece in text.text.split("|"):
-        if sentence[-1:].isspace():
-            piece = piece.lstrip()
-        start = len(sentence) + len(piece) - len(piece.lstrip())
-        sentence += piece
-        if piece.strip():
-            regions.append((start, len(sentence.rstrip())))
+    """Replace each separator with a space, or with nothing if no white space is beside it."""
+    sentence = re.sub(r"\s*(\|\s*)+", lambda match: " " if re.search(r"\s", match[0]) else "", text.text)
+    regions, end = [], 0
+    for piece in filter(None, map(str.strip, text.text.split("|"))):
+        start = sentence.index(piece, end)
+        end = start + len(piece)
+        regions.append((start, end))
     return text._replace(text=sentence, regions=regions)
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape as escape_html
-from itertools import chain, islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -166,35 +166,28 @@ def join_columns(source: SourceText, record: Mapping[str, Any]) -> dict[str, Any
 
 
 def sum_lines(rows: Iterable[WordSurprisal]) -> Iterator[dict[str, Any]]:
-    """Yield one record per line that has words, or per region of a line; total surprisal includes the ends of lines."""
-    line: list[WordSurprisal] = []
-    for row in chain(rows, [None]):
-        if line and (row is None or row.source is not line[0].source):  # with --split, the numbers may be equal
-            yield from _sum_line(line)
-            line = []
-        line += [] if row is None else [row]
-
-
-def _sum_line(line: Sequence[WordSurprisal]) -> Iterator[dict[str, Any]]:
-    """Yield the sums of a line, or of its regions; a word belongs to the first region that it overlaps."""
-    source = line[0].source
-    spans = source.regions or [(-1, len(source.text) + 1)]  # with the ends of the line
-    members: list[list[WordSurprisal]] = [[] for _ in spans]
-    for row in line:
-        overlaps = (i for i, (start, end) in enumerate(spans) if start < row.end and row.start < end)
-        if (i := next(overlaps, None)) is not None:
-            members[i].append(row)
-    for number, (span, rows) in enumerate(zip(spans, members, strict=True), start=1):
-        if words := [row for row in rows if not row.is_end]:
-            region = {"region": number, "region_text": source.text[slice(*span)]} if source.regions else {}
-            sums = {
-                "words": len(words),
-                "unknown": sum(row.unknown for row in words),
-                "surprisal": sum(row.surprisal for row in rows),
-                "mean_surprisal": sum(row.surprisal for row in words) / len(words),
-                "mean_entropy": sum(row.entropy for row in words) / len(words),
-            }
-            yield join_columns(source, {"line": line[0].line} | region | sums)
+    """Yield one record per line that has words, with the ends in its total surprisal, or one per region of a line; a
+    word belongs to the first region that it overlaps."""
+    for _, group in groupby(rows, key=lambda row: id(row.source)):  # with --split, the numbers of lines may be equal
+        line = list(group)
+        source = line[0].source
+        spans = source.regions or [(-1, len(source.text) + 1)]  # with the ends of the line
+        members: list[list[WordSurprisal]] = [[] for _ in spans]
+        for row in line:
+            overlaps = (i for i, (start, end) in enumerate(spans) if start < row.end and row.start < end)
+            if (i := next(overlaps, None)) is not None:
+                members[i].append(row)
+        for number, (span, parts) in enumerate(zip(spans, members, strict=True), start=1):
+            if words := [row for row in parts if not row.is_end]:
+                region = {"region": number, "region_text": source.text[slice(*span)]} if source.regions else {}
+                sums = {
+                    "words": len(words),
+                    "unknown": sum(row.unknown for row in words),
+                    "surprisal": sum(row.surprisal for row in parts),
+                    "mean_surprisal": sum(row.surprisal for row in words) / len(words),
+                    "mean_entropy": sum(row.entropy for row in words) / len(words),
+                }
+                yield join_columns(source, {"line": line[0].line} | region | sums)
 
 
 def write_table(path: Path, records: Iterator[Mapping[str, Any]], suffix: str | None = None) -> None:
