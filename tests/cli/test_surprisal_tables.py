@@ -94,5 +94,5 @@ def test_regions_are_marked_by_critical_words_or_separators(surprisal: Run, tmp_
 
 
 def test_options_of_regions_that_have_no_effect_or_no_column_are_errors(surprisal: Run) -> None:
-    assert "need --region" in surprisal("--item", "x", status=2)
+    assert "without region" in surprisal("--item", "x", status=2)
     assert "no column 'condition'" in surprisal("--region", "critical", status=2)

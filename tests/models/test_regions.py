@@ -55,7 +55,7 @@ def test_critical_words_are_those_that_occur_once_as_words() -> None:
         list(mark_regions([make_text("the cat")], options))
     with pytest.raises(CorpusError, match="needs a table"):
         list(mark_regions([SourceText("the cat")], options))
-    with pytest.raises(SettingError, match="need --region"):
+    with pytest.raises(SettingError, match="without region"):
         SumOptions(item="x").check()
 
 

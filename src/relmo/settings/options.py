@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from relmo.errors import SettingError
-from relmo.settings.fields import FrozenSettings, SettingsSection
+from relmo.settings.fields import ENABLED, Only, SettingsSection
 
 Layers = Literal["all", "top", "average"] | int
 Carry = Literal["reset", "carry", "warmup"]
@@ -73,7 +73,7 @@ class SurprisalOptions(SettingsSection):
             raise SettingError("rows words are smaller than the tokens of this model, which are split at whitespace")
 
 
-class SumOptions(FrozenSettings):
+class SumOptions(SettingsSection):
     """Sums over words as rows of the table of `surprisal`."""
 
     totals: bool = False
@@ -81,15 +81,10 @@ class SumOptions(FrozenSettings):
     region: str | None = None
     """Tables of experiments: one row per region of each sentence, and the differences between the conditions. This
     column has the critical words of the sentence, or it is the column of the text, with regions separated by |."""
-    item: str = "item"
+    item: Annotated[str, Only(region=ENABLED)] = "item"
     """With --region: the column with the item."""
-    condition: str = "condition"
+    condition: Annotated[str, Only(region=ENABLED)] = "condition"
     """With --region: the column with the condition."""
-
-    def check(self) -> None:
-        """Raise `SettingError` if an option has no effect."""
-        if self.region is None and (self.item, self.condition) != ("item", "condition"):
-            raise SettingError("--item and --condition need --region.")
 
 
 class ServeLimits(SettingsSection):
