@@ -12,7 +12,7 @@ from relmo.cli import main as run_command
 from relmo.cli.mistakes import check_numbers
 from relmo.cli.options import Overwrite, Seed, check_plot, report_written
 from relmo.cli.terminal import make_printer, print_json, print_published_table, print_tables, print_warnings
-from relmo.errors import RelmoError
+from relmo.errors import RelmoError, SettingError
 from relmo.settings.fields import PathName
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -188,6 +188,7 @@ def elmo_table(
 def reading_times(
     *,
     model: Annotated[list[str] | None, Parameter(negative="")] = None,
+    corpus: Literal["natural-stories", "ucl"] = "natural-stories",
     train: bool = True,
     keep: Path | None = None,
     data: Path | None = None,
@@ -200,28 +201,33 @@ def reading_times(
 ) -> None:
     """Test whether surprisal explains how long people read a word: the gain in log-likelihood of a linear model of
     reading times when surprisal is added to length, frequency and position. Compared are a 5-gram, an LSTM, the bundled
-    model and GPT-3.
+    model and published predictors. Regressions are linear, with smooth effects, and with random intercepts.
 
     The times are those of Natural Stories (Futrell et al. 2021): every natural_stories*.tsv in tasks/reading_times of
-    the data folder. The 5-gram and the LSTM are trained first, on 20 MB of text, which takes about eight minutes on one
+    the data folder; or of the UCL sentences (Frank et al. 2013, 2015): self-paced reading, four eye-tracking measures
+    and the N400. The 5-gram and the LSTM are trained first, on 20 MB of text, which takes about eight minutes on one
     core.
 
         python -m experiments reading-times --keep out/reading-times --plot out/reading-times.png
 
         python -m experiments reading-times --no-train --model models/lstm --model models/5-gram
 
+        python -m experiments reading-times --corpus ucl --keep out/reading-times
+
     Parameters
     ----------
     model
         Folder of a language model of any kind; may be given several times. By default the bundled model.
+    corpus
+        Words that were read: natural-stories or ucl.
     train
-        Train the 5-gram and the LSTM. Otherwise only the given models are compared with GPT-3.
+        Train the 5-gram and the LSTM. Otherwise only the given models are compared with the published predictors.
     keep
         Keep the 5-gram and the LSTM in this folder. If they exist, they are not trained again.
     data
         Folder with the data; by default $RELMO_DATA, else data/ in the working directory.
     plot
-        Draw the gains with their intervals: a .png or .svg file.
+        Draw the gains of Natural Stories with their intervals: a .png or .svg file.
     seed
         Seed of the untrained network's weights.
     device
@@ -232,16 +238,28 @@ def reading_times(
         Show no progress.
     """
     check_plot(plot, overwrite=overwrite)
+    if plot is not None and corpus == "ucl":
+        raise SettingError("--plot draws Natural Stories only.")
 
+    from experiments import ucl_sentences
     from experiments.reading_times import draw_gains, make_table, read_data, train_baselines
     from relmo.analysis.core.published import data_folder
     from relmo.loading import FORWARD_KINDS, load
 
     say = make_printer(quiet=quiet)
-    stories = read_data(data_folder(data))
+    words = read_data(data_folder(data)) if corpus == "natural-stories" else None
+    sentences = ucl_sentences.read_sentences(data_folder(data)) if corpus == "ucl" else None
     models = {name: load(name, kinds=FORWARD_KINDS, device=device) for name in model or ["small"]}
     baselines = train_baselines(data_folder(data), keep, device=device, on_message=say) if train else {}
-    table = make_table(stories, baselines | models, seed=seed, on_message=say)
+    if sentences is not None:
+        report = ucl_sentences.compare_models(sentences, baselines | models, seed=seed, on_message=say)
+        if json:
+            print_json({"models": [*baselines, *models]} | report)
+        else:
+            print_tables(*ucl_sentences.make_tables(report["gains"]))
+        return
+    assert words is not None
+    table = make_table(words, baselines | models, seed=seed, on_message=say)
     if plot is not None:
         draw_gains(plot, table.rows)
         report_written(plot, quiet=quiet)

@@ -19,7 +19,8 @@ Ten-fold cross-validation over sentences. The gain is the mean over held-out wor
 
 in nats per 1,000 words; the variances are those of the residuals in the fit. The 95% interval is from BOOTSTRAPS
 samples of whole sentences, as words of one sentence are not independent. The first and the last word of a sentence are
-left out, as is customary (onset and wrap-up effects).
+left out, as is customary (onset and wrap-up effects). `experiments.reading_models` has two other regressions, with
+smooth effects of surprisal and with random intercepts.
 
 - Words are those that readers saw, with their punctuation: the surprisals of a model's tokens are summed.
 - Language models read a story as one line, as paragraphs are in their training text. Bidirectional models read one
@@ -43,6 +44,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from experiments.reading_models import Intercepts, mixed_log_likelihoods, smooth_log_likelihood, word_form
 from relmo.analysis.core.published import ComparedRow, PublishedTable, require_data, untrained
 from relmo.analysis.core.show import save_figure
 from relmo.errors import CorpusError, ModelError
@@ -61,7 +63,8 @@ Device = Literal["auto", "cpu", "cuda"]
 
 PAPER = "Futrell et al. 2021, The Natural Stories corpus; Goodkind & Bicknell 2018; Smith & Levy 2013"
 GAIN, LOW, HIGH = "gain", "from", "to"
-COLUMNS = ("bits/word", "unknown %", GAIN, LOW, HIGH, "%/bit", "%/bit, word before")
+SMOOTH, MIXED = "smooth", "mixed"
+COLUMNS = ("bits/word", "unknown %", GAIN, LOW, HIGH, SMOOTH, MIXED, "%/bit", "%/bit, word before")
 STORIES = "natural_stories*.tsv"
 SPILLOVER = 2  # preceding words whose properties are predictors too
 FOLDS, BOOTSTRAPS = 10, 2000
@@ -73,6 +76,8 @@ NOTES = [
     "two before it; in nats per 1,000 words. from, to: 95% interval, bootstrapped over sentences",
     "both linear models of log times have length, log frequency, their product and punctuation, of three words, and "
     "the positions in sentence and story; the first and last word of a sentence are left out",
+    "smooth, mixed: the gain with smooth effects of surprisal (cubic regression splines), and with random intercepts "
+    "of sentences and word forms; --json has their intervals",
     "%/bit: how much longer a word is read per bit of its own surprisal, and per bit of the surprisal of the word "
     "before it, in a fit to all words",
     f"the 5-gram and the LSTM are trained on the first {TEXT_BYTES // 10**6} MB of {TEXT}; keep them with --keep DIR",
@@ -137,16 +142,21 @@ def make_table(
     mask = _select_words(stories, published)
     sentence = stories.sentence[mask]
     gains = {name: compute_gain(stories, bits, mask) for name, (bits, _) in surprisals.items()}
+    on_message("reading-times: regressions with smooth effects and random intercepts")
+    regressions = compare_regressions(stories, {name: bits for name, (bits, _) in surprisals.items()}, mask)
     rows = []
     for name, (bits, unknown) in surprisals.items():
         costs = {"%/bit": 100 * float(gains[name].costs[0]), "%/bit, word before": 100 * float(gains[name].costs[1])}
-        ours = {"bits/word": float(bits[mask].mean()), **_mean_with_interval(gains[name].by_word, sentence), **costs}
+        others = {regression: regressions[regression][name][GAIN] for regression in (SMOOTH, MIXED)}
+        linear = mean_with_interval(gains[name].by_word, sentence)
+        ours = {"bits/word": float(bits[mask].mean()), **linear, **others, **costs}
         rows.append(ComparedRow(name, ours if unknown is None else ours | {"unknown %": 100 * unknown}))
     differences = {
-        f"{a} - {b}": _mean_with_interval(gains[a].by_word - gains[b].by_word, sentence)
+        f"{a} - {b}": mean_with_interval(gains[a].by_word - gains[b].by_word, sentence)
         for a, b in combinations(gains, 2)
     }
-    extra = {"differences": differences, "words": int(mask.sum()), "sentences": len(np.unique(sentence))}
+    counts = {"words": int(mask.sum()), "sentences": len(np.unique(sentence))}
+    extra = {"differences": differences, "regressions": regressions, **counts}
     title = f"reading times of {int(mask.sum()):,} words and what surprisal explains of them"
     return PublishedTable("reading-times", title, PAPER, COLUMNS, rows, list(NOTES), extra)
 
@@ -212,12 +222,12 @@ def _split_lines(words: Sequence[str], *, sentences: bool) -> Iterator[SourceTex
 def _select_words(stories: Stories, published: np.ndarray) -> np.ndarray:
     """Return a mask (N,) of the words inside a sentence whose preceding words have all surprisals."""
     has_surprisal = ~np.isnan(published)
-    complete = np.all([_shift(has_surprisal, n) for n in range(SPILLOVER + 1)], axis=0) & (stories.in_story > SPILLOVER)
+    complete = np.all([shift(has_surprisal, n) for n in range(SPILLOVER + 1)], axis=0) & (stories.in_story > SPILLOVER)
     is_last = np.append(stories.in_sentence[1:] == 0, True)
     return complete & (stories.in_sentence > 0) & ~is_last
 
 
-def _shift(column: np.ndarray, n: int) -> np.ndarray:
+def shift(column: np.ndarray, n: int) -> np.ndarray:
     """Return for each word the entry of the word `n` positions before."""
     return np.concatenate([column[:1].repeat(n), column[: len(column) - n]])
 
@@ -228,7 +238,7 @@ def control_predictors(stories: Stories) -> np.ndarray:
     frequency = np.log2(1.0 + np.array([word.frequency for word in stories.words]))
     punctuation = np.array([not word.text[-1].isalnum() for word in stories.words], dtype=float)
     word_columns = [length, frequency, length * frequency, punctuation]
-    columns = [_shift(column, n) for n in range(SPILLOVER + 1) for column in word_columns]
+    columns = [shift(column, n) for n in range(SPILLOVER + 1) for column in word_columns]
     return np.column_stack([np.ones(len(length)), stories.in_story, stories.in_sentence, *columns])
 
 
@@ -236,12 +246,33 @@ def compute_gain(stories: Stories, bits: np.ndarray, mask: np.ndarray) -> Gain:
     """Return the gain of the surprisals (N,) of all words for the selected words."""
     times = np.log([word.milliseconds for word in stories.words])[mask]
     baseline = control_predictors(stories)[mask]
-    surprisal = np.column_stack([_shift(bits, n) for n in range(SPILLOVER + 1)])[mask]
+    surprisal = np.column_stack([shift(bits, n) for n in range(SPILLOVER + 1)])[mask]
     folds = stories.sentence[mask] % FOLDS
     predictors = np.column_stack([baseline, surprisal])
     gain = held_out_log_likelihood(predictors, times, folds) - held_out_log_likelihood(baseline, times, folds)
     coefficients, *_ = np.linalg.lstsq(predictors, times, rcond=None)
     return Gain(gain, np.expm1(coefficients[-surprisal.shape[1] :]))
+
+
+def compare_regressions(
+    stories: Stories, surprisals: Mapping[str, np.ndarray], mask: np.ndarray
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return by regression and model the gain of surprisal with its interval."""
+    times = np.log([word.milliseconds for word in stories.words])[mask]
+    baseline, sentence = control_predictors(stories)[mask], stories.sentence[mask]
+    folds = sentence % FOLDS
+    added = [np.column_stack([shift(bits, n) for n in range(SPILLOVER + 1)])[mask] for bits in surprisals.values()]
+    designs = [baseline, *(np.column_stack([baseline, columns]) for columns in added)]
+    linear_base, *linear = [held_out_log_likelihood(design, times, folds) for design in designs]
+    smooth = [smooth_log_likelihood(baseline, columns, times, folds) for columns in added]
+    forms = np.array([word_form(word.text) for word in stories.words])[mask]
+    mixed_base, *mixed = mixed_log_likelihoods(designs, times, folds, Intercepts(sentence, forms))
+    gains = {SMOOTH: [values - linear_base for values in smooth], MIXED: [values - mixed_base for values in mixed]}
+    gains["smooth - linear"] = [curved - straight for curved, straight in zip(smooth, linear, strict=True)]
+    return {
+        name: dict(zip(surprisals, (mean_with_interval(gain, sentence) for gain in by_model), strict=True))
+        for name, by_model in gains.items()
+    }
 
 
 def held_out_log_likelihood(predictors: np.ndarray, times: np.ndarray, folds: np.ndarray) -> np.ndarray:
@@ -269,7 +300,8 @@ def bootstrap_interval(gains: np.ndarray, sentence: np.ndarray, seed: int = 0) -
     return float(low), float(high)
 
 
-def _mean_with_interval(gains: np.ndarray, sentence: np.ndarray) -> dict[str, float]:
+def mean_with_interval(gains: np.ndarray, sentence: np.ndarray) -> dict[str, float]:
+    """Return the mean of gains (N,) and its interval, in nats per 1,000 words."""
     low, high = bootstrap_interval(gains, sentence)
     return {GAIN: 1000 * float(gains.mean()), LOW: 1000 * low, HIGH: 1000 * high}
 
@@ -330,4 +362,4 @@ def draw_gains(path: Path, rows: Sequence[ComparedRow]) -> None:
         axes.axvline(0, color="#888", linewidth=1)
         axes.set_yticks(y, [row.name for row in ordered])
         axes.set_ylim(-0.6, len(ordered) - 0.3)
-        axes.set_xlabel("gain in log-likelihood of reading times, nats per 1,000 words (95% intervals)")
+        axes.set_xlabel("gain in log-likelihood, nats per 1,000 words (95% intervals)")

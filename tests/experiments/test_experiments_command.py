@@ -176,4 +176,8 @@ def test_reading_times_takes_any_language_model_and_needs_no_training(run: Run, 
     status, _, errors = run("reading-times", *options[2:], "--data", tmp_path / "none")
     assert status == 2
     assert "Natural Stories: " in errors
+    status, _, errors = run("reading-times", *options[2:], "--data", tmp_path, "--corpus", "ucl")
+    assert status == 2
+    assert "UCL sentences: " in errors
+    assert "--plot" in run("reading-times", "--corpus", "ucl", "--plot", tmp_path / "a.png")[2]
     assert "python -m experiments reading-times --help" in run("pos", "reading-times", "--data", tmp_path)[2]

@@ -3,6 +3,7 @@
 import importlib
 import math
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,44 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "UNROLL", 7)
     monkeypatch.setattr(engine, "BATCH_LINES", 2)
     monkeypatch.setattr(engine, "MAX_PROBS", {"cpu": 64, "cuda": 64})
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_entropy_reductions_are_those_of_distributions_after_each_step(cell: str) -> None:
+    """Every distribution is enumerated: H before the word's first symbol minus H before the next row's first symbol."""
+    model = model_of(cell, "word")
+    lines = [words(line) for line in TEXT.splitlines()]
+    symbols = [symbol for line in lines for symbol in (*line, "\n")] + ["</s>"]
+    entropies = [entropy for _, entropy in one_at_a_time(model, symbols)]
+    is_word = [symbol not in ("\n", "</s>") for symbol in symbols]
+    expected = [entropies[i] - entropies[i + 1] for i in range(len(symbols)) if is_word[i]]
+    table = model.surprisal(TEXT, ends=True)
+    assert [row.entropy_reduction for row in table if not row.is_end] == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    assert {row.entropy_reduction for row in table if row.is_end} == {None}
+    if cell != "ngram":
+        assert min(expected) < 0 < max(expected), "the sign is kept"
+    # A text without an end: the distribution after its last word is computed, and its total is without one.
+    (entropy,) = one_at_a_time(model, [*words(TEXT.splitlines()[0]), "</s>"])[-1:]
+    alone = model.surprisal(TEXT.splitlines()[0], context="sentence", ends=True)
+    assert not any(row.is_end for row in alone)
+    assert alone[-1].entropy - alone[-1].entropy_reduction == pytest.approx(entropy[1], rel=1e-4)
+    assert alone.total_bits == pytest.approx(sum(row.surprisal for row in alone))
+
+
+@pytest.mark.parametrize("space", ["after", "before"])
+def test_entropy_reductions_of_characters_are_those_between_first_characters(space: str) -> None:
+    model = model_of("gru", "char")
+    entropies = [entropy for _, entropy in one_at_a_time(model, [*TEXT, "</s>"])]
+    starts, place = [], 0
+    for line in TEXT.splitlines():
+        pieces = re.findall(r"^\s*\S+\s*|\S+\s*" if space == "after" else r"\s*\S+\s*$|\s*\S+", line)
+        for piece in pieces:
+            starts.append((place, place + len(piece)))
+            place += len(piece)
+        place += 1
+    table = model.surprisal(TEXT, rows="whitespace", space=space)
+    expected = [entropies[start] - entropies[end] for start, end in starts]
+    assert [row.entropy_reduction for row in table] == pytest.approx(expected, rel=1e-3, abs=1e-5)
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -202,6 +241,13 @@ def test_each_direction_of_a_bilm_costs_what_a_loop_over_its_words_says(
     assert [row.word for row in by_place] == [word for word, _, _ in plain]
     assert [row.surprisal for row in by_place] == pytest.approx([bits for _, bits, _ in plain], rel=1e-4)
     assert [row.entropy for row in by_place] == pytest.approx([entropy for _, _, entropy in plain], rel=1e-4)
+    reductions, place = [], 0
+    for sentence in sentences:
+        *of_words, end = [entropy for _, _, entropy in expected[place : place + len(sentence) + 1]]
+        after = [end, *of_words[:-1]] if direction == "backward" else [*of_words[1:], end]
+        reductions += (np.array(of_words) - after).tolist()
+        place += len(sentence) + 1
+    assert [row.entropy_reduction for row in by_place] == pytest.approx(reductions, rel=1e-3, abs=1e-5)
     score = model.evaluate(str(tmp_path / "text.txt"))
     nll = score.backward_nll if direction == "backward" else score.forward_nll
     assert sum(row.surprisal for row in table) == pytest.approx(nll / math.log(2), rel=1e-5)
@@ -304,7 +350,8 @@ def test_options_that_mean_nothing_for_a_model_are_errors() -> None:
 
 def test_a_table_is_columns_files_and_a_page(tmp_path: Path) -> None:
     table = model_of("lstm", "word").surprisal('He said "the cat", <b>')
-    assert list(table.to_dict()) == ["line", "position", "word", "start", "end", "surprisal", "entropy", "unknown"]
+    numbers = ["surprisal", "entropy", "entropy_reduction", "unknown"]
+    assert list(table.to_dict()) == ["line", "position", "word", "start", "end", *numbers]
     assert table.to_dict()["word"] == [row.word for row in table]
     csv = importlib.import_module("csv")
     for name, delimiter in (("t.tsv", "\t"), ("t.csv", ",")):
@@ -322,3 +369,28 @@ def test_a_table_is_columns_files_and_a_page(tmp_path: Path) -> None:
 def test_a_model_that_reads_forwards_only_has_no_other_direction() -> None:
     with pytest.raises(SettingError, match="direction backward"):
         model_of("lstm", "char").surprisal_rows([], SurprisalOptions(direction="backward"))
+
+
+def test_totals_are_sums_and_means_of_the_words_of_each_line() -> None:
+    for cell, unit in (("lstm", "char"), ("gru", "word")):
+        table = model_of(cell, unit).surprisal(TEXT, ends=True)
+        totals = table.totals()
+        assert [record["line"] for record in totals] == [1, 2, 4]
+        for record in totals:
+            line = [row for row in table if row.line == record["line"]]
+            rows = [row for row in line if not row.is_end]
+            assert record["words"] == len(rows)
+            assert record["unknown"] == sum(row.unknown for row in rows)
+            assert record["surprisal"] == pytest.approx(sum(row.surprisal for row in line))
+            assert record["mean_surprisal"] == pytest.approx(np.mean([row.surprisal for row in rows]))
+            assert record["mean_entropy"] == pytest.approx(np.mean([row.entropy for row in rows]))
+
+
+def test_a_table_is_a_frame_of_pandas_or_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = model_of("lstm", "word").surprisal("a cat sat")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "pandas", None)
+        with pytest.raises(SettingError, match="pip install pandas"):
+            table.to_pandas()
+    pytest.importorskip("pandas")
+    assert table.to_pandas().to_dict("list") == table.to_dict()

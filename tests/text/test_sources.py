@@ -72,11 +72,16 @@ def test_a_table_that_cannot_be_read_is_one_line_with_its_place(
 def test_a_column_of_a_table_is_its_text_and_the_id_is_kept(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", 'Id,text,other\nq1,"A cat, so",x y\nq2,"two\nlines",z\n')
     assert list(read_texts(path)) == [
-        SourceText("A cat, so", line=2, name="q1"),
-        SourceText("two lines", line=3, name="q2"),
+        SourceText("A cat, so", line=2, name="q1", row=1, columns={"Id": "q1", "text": "A cat, so", "other": "x y"}),
+        SourceText("two lines", line=3, name="q2", row=2, columns={"Id": "q2", "text": "two\nlines", "other": "z"}),
     ]
-    other = read_texts(path, columns=TableColumns("other", "text"))
+    other = list(read_texts(path, columns=TableColumns("other", "text")))
     assert [(text.text, text.name) for text in other] == [("x y", "A cat, so"), ("z", "two\nlines")]
+    assert other[0].columns == {"text": "A cat, so"}
+    several = next(read_texts(path, columns=TableColumns("text", "other", ("Id", "other"))))
+    assert (several.name, several.columns) == ("x y", {"other": "x y", "Id": "q1"})
+    with pytest.raises(CorpusError, match=r"'txt' \(--id\)"):
+        list(read_texts(path, columns=TableColumns("text", "other", ("txt",))))
     with pytest.raises(CorpusError, match=r"there is no column 'txt' .*Id, text, other"):
         list(read_texts(path, columns=TableColumns("txt")))
     assert [text.text for text in read_texts(write(tmp_path / "one.csv", "w\nx\n"))] == ["x"]

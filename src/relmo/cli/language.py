@@ -17,7 +17,7 @@ from relmo.cli.terminal import EmbedReporter, duration, make_console, print_json
 from relmo.disk.outputs import refuse_existing
 from relmo.errors import CorpusError, SettingError, StorageError
 from relmo.settings.fields import FrozenSettings, PathName
-from relmo.settings.options import EmbedOptions, SurprisalOptions
+from relmo.settings.options import EmbedOptions, SumOptions, SurprisalOptions
 
 MAX_UNKNOWN_SHARE = 0.2  # above this the language of the text is questioned
 
@@ -83,6 +83,8 @@ def embed(
     """
     if engine.engine == "here" and engine.workers is not None:
         raise SettingError("--workers needs --engine ray.")
+    if len(source.id_column) > 1:
+        raise SettingError("embed stores one identifier per row; give one --id.")
     if engine.engine == "ray":
         from relmo.compat.ray import ShardJob, embed_on_ray
 
@@ -146,6 +148,7 @@ def surprisal(
     *,
     out: Path | None = None,
     options: Annotated[SurprisalOptions, Parameter(name="*")] = SurprisalOptions(),
+    rows: Annotated[SumOptions, Parameter(name="*")] = SumOptions(),
     source: Annotated[SourceOptions, Parameter(name="*")] = SourceOptions(),
     overwrite: Overwrite = False,
     loading: Models = MODELS,
@@ -155,30 +158,35 @@ def surprisal(
     """Compute the surprisal of each word of a text under a language model: a table with one row per word.
 
     The columns are line, position, word, start and end (character offsets in the line), surprisal in bits, entropy in
-    bits before the word, and unknown (1 for words outside the vocabulary). Lines and positions count from 1.
+    bits before the word, entropy_reduction (its fall after the word; negative if it rises), and unknown (1 for words
+    outside the vocabulary). Lines and positions count from 1. Tables add their columns and the number of the row.
 
         echo "The old man the boat." | relmo surprisal small
         relmo surprisal models/mine story.txt --out story.tsv
         relmo surprisal small stimuli.csv --column sentence --context sentence --out stimuli.parquet
+        relmo surprisal small stimuli.csv --context sentence --region critical --out regions.tsv
         echo "The horse raced past the barn fell." | relmo surprisal small
 
     Args:
         model: The folder of a language model of any kind, or small, a bundled model.
-        file: Text (also .gz, .xz, .zst), one sentence per line; .conllu; .csv or .tsv. By default standard input.
+        file: Text (also .gz, .xz, .zst), a sentence per line; .conllu; .csv, .tsv, .parquet. By default standard input.
         out: The output file: .tsv, .csv or .parquet. By default the table is printed, separated by tabs.
-        json: Print one JSON object: words, unknown, word_bits, end_bits, bits, bits_per_word, and out or the rows.
+        json: Print one JSON object: words, unknown, word_bits, end_bits, bits, bits_per_word, out or rows, differences.
     """
-    from relmo.models.surprisal import COLUMNS, check_table, table_lines, write_table
+    from relmo.models.regions import compare_conditions, mark_regions
+    from relmo.models.surprisal import check_table, sum_lines, table_lines, write_table
     from relmo.text.corpus import STDIN
     from relmo.text.sources import read_texts
 
+    rows.check()
     if out is not None:
         check_table(out)
         refuse_existing(out, overwrite=overwrite)
     loaded = loading.load(model)
     path = STDIN if file is None else file
     texts = read_texts(path, **source.to_keywords())
-    record: dict[str, Any] = {}
+    texts = texts if rows.region is None else mark_regions(texts, rows)
+    record: dict[str, Any] = {} if out is None else {"out": str(out)}
     totals: dict[str, Any] = {"words": 0, "unknown": 0, "word_bits": 0.0, "end_bits": 0.0}
 
     def count_rows() -> Iterator[Any]:
@@ -193,26 +201,41 @@ def surprisal(
         if not totals["words"]:  # raised before an empty table is written
             raise CorpusError(f"{path}: the text has no words")
 
+    has_sums = rows.totals or rows.region is not None
+    records = sum_lines(count_rows()) if has_sums else (row.to_record() for row in count_rows())
     with progress_bar(unit="words", quiet=quiet or out is None) as on_progress:
+        if rows.region is not None:
+            records = iter(regions := list(records))
+            record["differences"] = compare_conditions(regions, rows)
         if out is not None:
-            write_table(out, count_rows())
-            record["out"] = str(out)
+            write_table(out, records)
         elif json:
-            record["rows"] = []
-            for row in count_rows():
-                label = {} if row.name is None else {"id": row.name}
-                record["rows"].append(label | {name: getattr(row, name) for name in COLUMNS})
+            record["rows"] = list(records)
         else:
-            csv.writer(sys.stdout, delimiter="\t", lineterminator="\n").writerows(table_lines(count_rows()))
-    unknown_share, bits_per_word = totals["unknown"] / totals["words"], totals["word_bits"] / totals["words"]
+            csv.writer(sys.stdout, delimiter="\t", lineterminator="\n").writerows(table_lines(records))
+    if rows.region is not None and options.context == "text":
+        print_message("The state is carried from sentence to sentence; use --context sentence for unrelated ones.")
     bits = totals["word_bits"] + totals["end_bits"]  # the negative log-likelihood of `evaluate`
+    means = {"bits": bits, "bits_per_word": totals["word_bits"] / totals["words"]}
+    _report_surprisal({"model": model} | totals | means | record, json=json, quiet=quiet)
+
+
+def _report_surprisal(record: dict[str, Any], *, json: bool, quiet: bool) -> None:
+    """Print the summary of a table, as one JSON object or, if it is in a file, as text; warn of unknown words."""
+    unknown_share, out = record["unknown"] / record["words"], record.get("out")
     if unknown_share > MAX_UNKNOWN_SHARE:
         print_message(f"{unknown_share:.0%} of the words are unknown to this model. Is the text in its language?")
     if json:
-        print_json({"model": model} | totals | {"bits": bits, "bits_per_word": bits_per_word} | record)
-    elif out is not None and not quiet:
-        words = f"{totals['words']:,} words, {unknown_share:.2%} unknown"
-        print(f"{out}: {words}; {bits_per_word:.3f} bits per word, {bits:,.1f} bits including line ends")
+        print_json(record)
+        return
+    if out is not None and not quiet:
+        words = f"{record['words']:,} words, {unknown_share:.2%} unknown"
+        ends = f"{record['bits']:,.1f} bits including line ends"
+        print(f"{out}: {words}; {record['bits_per_word']:.3f} bits per word, {ends}")
+    for row in record.get("differences", []):
+        interval = "" if row["low"] is None else f" (95% interval {row['low']:.3f} to {row['high']:.3f})"
+        line = f"region {row['region']}, {row['conditions']}: {row['mean']:.3f} bits{interval}, {row['items']} items"
+        print(line, file=sys.stderr if out is None else sys.stdout)
 
 
 class DecodingOptions(FrozenSettings):

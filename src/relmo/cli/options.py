@@ -55,8 +55,9 @@ class SourceOptions(FrozenSettings):
 
     column: str | None = None
     """Tables: the column with the text. By default text, sentence or review."""
-    id_column: Annotated[str | None, Parameter(name="--id")] = None
-    """Tables: the column with the names of the rows, which are copied to the output. By default id."""
+    id_column: Annotated[tuple[str, ...], Parameter(name="--id", negative="")] = ()
+    """Tables: a column that is copied to the output; may be repeated. By default, embed copies id, and surprisal all
+    columns."""
     split: Literal["lines", "sentences"] = "lines"
     """lines: each line is a sentence. sentences: the text is prose in paragraphs and is split into sentences."""
     errors: Errors = "strict"
@@ -65,7 +66,8 @@ class SourceOptions(FrozenSettings):
         """Return the options as keyword arguments of `read_texts`."""
         from relmo.text.sources import TableColumns
 
-        return {"columns": TableColumns(self.column, self.id_column), "split": self.split, "errors": self.errors}
+        columns = TableColumns(self.column, next(iter(self.id_column), None), self.id_column[1:])
+        return {"columns": columns, "split": self.split, "errors": self.errors}
 
 
 class ModelOptions(FrozenSettings):

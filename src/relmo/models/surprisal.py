@@ -2,6 +2,7 @@
 
     surprisal(w) = -log2 p(w | preceding text)                    Hale 2001;  Levy 2008
     entropy(w)   = -sum_v p(v | preceding) log2 p(v | preceding)  of the prediction at the word's first symbol
+    reduction(w) = entropy(w) - entropy after the word            Hale 2006;  Frank 2013, with one step of look-ahead
 
 Each symbol (character or token) belongs to one row, a word, so that the sum over all rows, including ends, is the
 negative log-likelihood of `evaluate`. Models read blocks of lines with the state carried, or batches of independent
@@ -9,12 +10,12 @@ lines, by their methods `read_line` and `score_lines`."""
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape as escape_html
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ from relmo.settings.lm import TextSettings
 from relmo.settings.options import SurprisalOptions
 from relmo.text.sources import SourceText, fold_case, split_lines
 from relmo.text.tokenize import Token, place_tokens, split_whitespace, tokenize
-from relmo.text.vocabulary import escape
+from relmo.text.vocabulary import END, escape
 
 if TYPE_CHECKING:
     from relmo.models.sequence_model import SequenceModel
@@ -40,7 +41,7 @@ BLOCK = 1 << 14  # symbols per block of lines
 BATCH_LINES = 64  # independent lines per batch
 UNROLL = 256  # symbols that a network reads at a time
 MAX_PROBS = {"cuda": 1 << 26, "cpu": 1 << 22}  # probabilities in memory; on a CPU more of them are slower
-COLUMNS = ("line", "position", "word", "start", "end", "surprisal", "entropy", "unknown")
+COLUMNS = ("line", "position", "word", "start", "end", "surprisal", "entropy", "entropy_reduction", "unknown")
 MAX_NOTEBOOK_ROWS = 200
 ROW_GROUP = 1 << 16  # of a .parquet file
 DELIMITERS = {".tsv": "\t", ".csv": ","}
@@ -51,7 +52,8 @@ Texts = str | Iterable[str | Sequence[str]]
 
 @dataclass(frozen=True)
 class WordSurprisal:
-    """Row of a table: a word, its position, its surprisal and the entropy before its first symbol, both in bits."""
+    """Row of a table: a word, its position, its surprisal, the entropy before its first symbol and what the word
+    reduces it by, all in bits."""
 
     line: int  # from 1; in CoNLL-U, the number of the sentence
     position: int  # in the line, from 1; 0 for the beginning of a sentence
@@ -62,7 +64,12 @@ class WordSurprisal:
     entropy: float
     unknown: bool  # whether the model's vocabulary lacks it, or a part of it
     is_end: bool = False
-    name: str | None = None  # value of the column of names, if the text came from a table
+    entropy_reduction: float | None = None  # negative if the entropy rises; None for ends
+    source: SourceText = field(default=SourceText(""), repr=False, compare=False)
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the columns of the row: those of the table that the text came from, then COLUMNS."""
+        return join_columns(self.source, {name: getattr(self, name) for name in COLUMNS})
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,7 @@ class SurprisalTable(Sequence[WordSurprisal]):
     total_bits: float
 
     @classmethod
-    def from_text(cls, model: "SequenceModel", text: Texts, options: SurprisalOptions) -> "SurprisalTable":
+    def from_text(cls, model: "SequenceModel", text: Texts, options: SurprisalOptions) -> Self:
         """Compute the table of a text, or of its sentences."""
         if isinstance(text, str):
             lines = split_lines(text)
@@ -82,7 +89,12 @@ class SurprisalTable(Sequence[WordSurprisal]):
                 SourceText(line, line=n) if isinstance(line, str) else SourceText(" ".join(line), list(line), n)
                 for n, line in enumerate(check_sentences(text, "surprisal"), start=1)
             )
-        rows = list(model.surprisal_rows(lines, options))
+        return cls.from_sources(model, lines, options)
+
+    @classmethod
+    def from_sources(cls, model: "SequenceModel", texts: Iterable[SourceText], options: SurprisalOptions) -> Self:
+        """Compute the table of texts, such as those of `read_texts`, whose columns are copied."""
+        rows = list(model.surprisal_rows(texts, options))
         return cls([row for row in rows if options.ends or not row.is_end], sum(row.surprisal for row in rows))
 
     def __len__(self) -> int:
@@ -93,26 +105,40 @@ class SurprisalTable(Sequence[WordSurprisal]):
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Return the columns by name, as `pandas.DataFrame` takes them."""
-        return {name: [getattr(row, name) for row in self.rows] for name in COLUMNS}
+        records = [row.to_record() for row in self.rows]
+        return {name: [record[name] for record in records] for name in (records[0] if records else COLUMNS)}
+
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame`; raise `SettingError` if pandas is not installed."""
+        try:
+            import pandas  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        except ImportError:
+            raise SettingError("to_pandas needs the package pandas; try: pip install pandas") from None
+        return pandas.DataFrame(self.to_dict())
+
+    def totals(self) -> list[dict[str, Any]]:
+        """Return one record per line: words, unknown words, total and mean surprisal, and mean entropy."""
+        return list(sum_lines(self.rows))
 
     def to_tsv(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the table with tabs between its columns."""
-        refuse_existing(Path(path), overwrite=overwrite)
-        write_table(Path(path), iter(self.rows), ".tsv")
+        self._write(Path(path), ".tsv", overwrite)
 
     def to_csv(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the table with commas between its columns."""
-        refuse_existing(Path(path), overwrite=overwrite)
-        write_table(Path(path), iter(self.rows), ".csv")
+        self._write(Path(path), ".csv", overwrite)
 
     def to_parquet(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the table as .parquet, which needs the package pyarrow."""
-        refuse_existing(Path(path), overwrite=overwrite)
-        write_table(Path(path), iter(self.rows), ".parquet")
+        self._write(Path(path), ".parquet", overwrite)
+
+    def _write(self, path: Path, suffix: str, overwrite: bool) -> None:
+        refuse_existing(path, overwrite=overwrite)
+        write_table(path, (row.to_record() for row in self.rows), suffix)
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in COLUMNS)
-        _, *rows = table_lines(iter(self.rows[:MAX_NOTEBOOK_ROWS]), names=False)
+        names, *rows = table_lines(row.to_record() for row in self.rows[:MAX_NOTEBOOK_ROWS])
+        head = "".join(f"<th>{escape_html(name)}</th>" for name in names)
         body = "".join(f"<tr>{''.join(f'<td>{escape_html(cell)}</td>' for cell in row)}</tr>" for row in rows)
         num_hidden = len(self) - MAX_NOTEBOOK_ROWS
         note = f"<p>{num_hidden:,} more rows</p>" if num_hidden > 0 else ""
@@ -127,37 +153,69 @@ def check_table(path: Path) -> None:
         import_pyarrow()
 
 
-def write_table(path: Path, rows: Iterator[WordSurprisal], suffix: str | None = None) -> None:
-    """Write rows to a file, atomically, in the format of a suffix, by default that of its name."""
+def join_columns(source: SourceText, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record after the columns of its text's table; of equal names, that of the table gets a prefix."""
+    if source.columns is None:
+        return dict(record)
+    joined: dict[str, Any] = {} if source.row is None else {"row": source.row}
+    for name, value in source.columns.items():
+        while name in joined or name in record:
+            name = f"input_{name}"
+        joined[name] = value
+    return joined | dict(record)
+
+
+def sum_lines(rows: Iterable[WordSurprisal]) -> Iterator[dict[str, Any]]:
+    """Yield one record per line that has words, with the ends in its total surprisal, or one per region of a line; a
+    word belongs to the first region that it overlaps."""
+    for _, group in groupby(rows, key=lambda row: id(row.source)):  # with --split, the numbers of lines may be equal
+        line = list(group)
+        source = line[0].source
+        spans = source.regions or [(-1, len(source.text) + 1)]  # with the ends of the line
+        members: list[list[WordSurprisal]] = [[] for _ in spans]
+        for row in line:
+            overlaps = (i for i, (start, end) in enumerate(spans) if start < row.end and row.start < end)
+            if (i := next(overlaps, None)) is not None:
+                members[i].append(row)
+        for number, (span, parts) in enumerate(zip(spans, members, strict=True), start=1):
+            if words := [row for row in parts if not row.is_end]:
+                region = {"region": number, "region_text": source.text[slice(*span)]} if source.regions else {}
+                sums = {
+                    "words": len(words),
+                    "unknown": sum(row.unknown for row in words),
+                    "surprisal": sum(row.surprisal for row in parts),
+                    "mean_surprisal": sum(row.surprisal for row in words) / len(words),
+                    "mean_entropy": sum(row.entropy for row in words) / len(words),
+                }
+                yield join_columns(source, {"line": line[0].line} | region | sums)
+
+
+def write_table(path: Path, records: Iterator[Mapping[str, Any]], suffix: str | None = None) -> None:
+    """Write records to a file, atomically, in the format of a suffix, by default that of its name."""
     suffix = path.suffix.lower() if suffix is None else suffix
     if suffix != ".parquet":
         with atomic(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, delimiter=DELIMITERS[suffix], lineterminator="\n").writerows(table_lines(rows))
+            csv.writer(file, delimiter=DELIMITERS[suffix], lineterminator="\n").writerows(table_lines(records))
         return
     pyarrow = import_pyarrow()
-    batch = list(islice(rows, 1))
-    has_names = bool(batch) and batch[0].name is not None
-    types = {"word": pyarrow.string(), "unknown": pyarrow.bool_()}
-    types |= dict.fromkeys(("surprisal", "entropy"), pyarrow.float64())
-    columns = [(name, types.get(name, pyarrow.int64())) for name in COLUMNS]
-    schema = pyarrow.schema([*([("id", pyarrow.string())] if has_names else []), *columns])
+    batch = list(islice(records, 1))
+    types = {str: pyarrow.string(), bool: pyarrow.bool_(), int: pyarrow.int64()}  # others are numbers or None
+    columns = batch[0] if batch else dict.fromkeys(COLUMNS)
+    schema = pyarrow.schema([(name, types.get(type(value), pyarrow.float64())) for name, value in columns.items()])
     with atomic(path) as temporary, pyarrow.parquet.ParquetWriter(temporary, schema) as writer:
         while batch:
-            values = [asdict(row) | {"id": row.name} for row in batch]
-            writer.write_table(pyarrow.Table.from_pylist(values, schema=schema))
-            batch = list(islice(rows, ROW_GROUP))
+            writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
+            batch = list(islice(records, ROW_GROUP))
 
 
-def table_lines(rows: Iterator[WordSurprisal], *, names: bool = True) -> Iterator[list[str]]:
-    """Yield the names of the columns, then the rows, as text; there is a column `id` if the first row has a name."""
-    row = next(rows, None)
-    has_names = names and row is not None and row.name is not None
-    yield [*(["id"] if has_names else []), *COLUMNS]
-    while row is not None:
-        place = [str(row.line), str(row.position), row.word, str(row.start), str(row.end)]
-        numbers = [f"{row.surprisal:.6f}", f"{row.entropy:.6f}", str(int(row.unknown))]
-        yield [*([row.name or ""] if has_names else []), *place, *numbers]
-        row = next(rows, None)
+def table_lines(records: Iterator[Mapping[str, Any]]) -> Iterator[list[str]]:
+    """Yield the names of the columns, then the records, as text."""
+    record = next(records, None)
+    yield list(COLUMNS if record is None else record)
+    while record is not None:
+        cells = (int(value) if isinstance(value, bool) else value for value in record.values())
+        yield ["" if cell is None else f"{cell:.6f}" if isinstance(cell, float) else str(cell) for cell in cells]
+        record = next(records, None)
 
 
 @dataclass(frozen=True)
@@ -169,6 +227,7 @@ class ReadLine:
     symbols: list[str]  # predicted ones in text order, without ends
     owners: np.ndarray  # (symbols,): index of the word that each belongs to
     ends: list[str]  # symbols predicted after the line (backwards, before it)
+    is_open: bool = False  # no end follows; one is read for the entropy after the last word, and gets no row
 
 
 def read_line(
@@ -183,7 +242,7 @@ def read_line(
     if source.words is not None and not by_character:  # given tokens are not split again
         words = place_tokens(source.words)
         symbols = [word.lower() if lowercase else word for word in source.words]
-        return ReadLine(source, words, symbols, np.arange(len(words)), ends)
+        return ReadLine(source, words, symbols, np.arange(len(words)), ends or [END], is_open=not ends)
     folded, origins = fold_case(source.text) if lowercase else (source.text, np.arange(len(source.text) + 1))
     splitters = {"words": tokenize, "whitespace": split_whitespace}
     if by_character:
@@ -202,7 +261,7 @@ def read_line(
         if options.rows == "whitespace":
             words = split_whitespace(source.text)
         owners = np.searchsorted([word.start for word in words], [start for start, _ in spans], side="right") - 1
-    return ReadLine(source, words, symbols, owners.astype(np.int64), ends)
+    return ReadLine(source, words, symbols, owners.astype(np.int64), ends or [END], is_open=not ends)
 
 
 def surprisal_rows(
@@ -254,7 +313,7 @@ def surprisal_rows(
             unknown = np.zeros(count + 1, dtype=bool)
             np.logical_or.at(unknown, owners, vocabulary.ids([*line.symbols, *line.ends]) == vocabulary.unknown)
             rows = [(i, i + 1, token) for i, token in enumerate(line.words)]
-            if lasts[count] >= firsts[count]:
+            if not line.is_open:
                 offset = 0 if backward else len(line.source.text)
                 end = (count, 0 if backward else count + 1, Token(escape("".join(line.ends)), offset, offset))
                 rows = [end, *rows] if backward else [*rows, end]
@@ -262,7 +321,9 @@ def surprisal_rows(
                 place = (line.source.line, position, token.text, token.start, token.end)
                 first = lasts[i] if backward else firsts[i]  # the symbol that is read first
                 scored = (sums[i], float(entropy[first]), bool(unknown[i]))
-                yield WordSurprisal(*place, *scored, is_end=i == count, name=line.source.name)
+                after = firsts[i] - 1 if backward else lasts[i] + 1  # backward, -1 is the end, which is read last
+                reduction = None if i == count else float(entropy[first] - entropy[after])
+                yield WordSurprisal(*place, *scored, i == count, reduction, line.source)
 
 
 def score_windows(

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from relmo.errors import SettingError
-from relmo.settings.fields import SettingsSection
+from relmo.settings.fields import ENABLED, Only, SettingsSection
 
 Layers = Literal["all", "top", "average"] | int
 Carry = Literal["reset", "carry", "warmup"]
@@ -71,6 +71,20 @@ class SurprisalOptions(SettingsSection):
             raise SettingError("space has an effect with character models only; leave it out")
         if self.rows == "words" and tokenizer == "whitespace" and not characters:
             raise SettingError("rows words are smaller than the tokens of this model, which are split at whitespace")
+
+
+class SumOptions(SettingsSection):
+    """Sums over words as rows of the table of `surprisal`."""
+
+    totals: bool = False
+    """One row per line: number of words, unknown words, total and mean surprisal, and mean entropy."""
+    region: str | None = None
+    """Tables of experiments: one row per region of each sentence, and the differences between the conditions. This
+    column has the critical words of the sentence, or it is the column of the text, with regions separated by |."""
+    item: Annotated[str, Only(region=ENABLED)] = "item"
+    """With --region: the column with the item."""
+    condition: Annotated[str, Only(region=ENABLED)] = "condition"
+    """With --region: the column with the condition."""
 
 
 class ServeLimits(SettingsSection):

@@ -1,7 +1,7 @@
 """Texts to be embedded, scored or labelled: a sentence per line, CoNLL-U, a column of a table, prose (paragraphs, which
 extend to the next empty line and are split into sentences), or FASTA (proteins, whose words are single letters)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -25,20 +25,26 @@ MAX_PARAGRAPH = 1 << 20  # characters; a longer one is cut at a line end
 
 class SourceText(NamedTuple):
     """Text on one line; its words, if it is tokenized; its line in the file, or the number of its sentence, from 1;
-    whether a line end follows; and the value in the table's column of names."""
+    whether a line end follows; and of a text from a table: its name, the number of its row from 1, the columns that
+    are copied to outputs, and the offsets of its regions."""
 
     text: str
     words: list[str] | None = None
     line: int = 1
     ended: bool = True
     name: str | None = None
+    row: int | None = None
+    columns: Mapping[str, str] | None = None
+    regions: Sequence[tuple[int, int]] = ()
 
 
 class TableColumns(NamedTuple):
-    """Columns of a table with the text and the names of rows; by default one of TEXT, and `id`."""
+    """Columns of a table with the text and the names of rows, by default one of TEXT, and `id`; and with `name`, the
+    other columns that are copied to outputs. Without it, all columns are copied."""
 
     text: str | None = None
     name: str | None = None
+    extra_names: Sequence[str] = ()
 
 
 def read_texts(
@@ -123,7 +129,7 @@ def _fasta_texts(path: str | Path, errors: Errors) -> Iterator[SourceText]:
 
     def make_text() -> SourceText:
         letters = list("".join(parts).upper().removesuffix("*"))
-        return SourceText(" ".join(letters), letters, start, name=name)
+        return SourceText(" ".join(letters), letters, start, name=name, columns={"id": name or ""})
 
     for number, line in enumerate(read_lines(path, errors=errors), start=1):
         if line.text.startswith(">"):
@@ -148,23 +154,26 @@ def _table_texts(path: str | Path, columns: TableColumns, errors: Errors) -> Ite
             for number, record in records
         )
     text = name = None
-    for row in rows:
+    for number, row in enumerate(rows, start=1):
         if text is None:
             place = row.header or row.place
-            for column, flag in ((columns.text, "--column"), (columns.name, "--id")):
+            ids = [] if columns.name is None else [columns.name, *columns.extra_names]
+            for column, flag in ((columns.text, "--column"), *((key, "--id") for key in ids)):
                 if column is not None and column not in row.values:
                     problem = f"there is no column {quote(column)} ({flag})"
                     raise CorpusError(f"{place}: {problem}; the columns are {row.list_names()}")
             texts = list(row.values) if len(row.values) == 1 else [key for key in row.values if key.lower() in TEXT]
             text = next(iter(texts), None) if columns.text is None else columns.text
-            ids = (key for key in row.values if key.lower() == "id")
-            name = next(ids, None) if columns.name is None else columns.name
+            keys = (key for key in row.values if key.lower() == "id")
+            name = next(keys, None) if columns.name is None else columns.name
             if text is None:
                 advice = "name the one with the text with --column NAME"
                 raise CorpusError(f"{place}: the columns of this table are {row.list_names()}; {advice}")
         line = int(row.place.rsplit(":", 1)[1])
         value = row.values[text].replace("\r", " ").replace("\n", " ")
-        yield SourceText(value, line=line, name=None if name is None else row.values[name].strip())
+        copied = {key: row.values[key] for key in ids or row.values}
+        label = None if name is None else row.values[name].strip()
+        yield SourceText(value, line=line, name=label, row=number, columns=copied)
 
 
 def _paragraphs(lines: Iterator[SourceText]) -> Iterator[SourceText]:

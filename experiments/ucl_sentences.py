@@ -1,0 +1,187 @@
+"""Reading times and N400 of the UCL sentences: what each published predictor and our surprisals add to a baseline.
+
+    Frank et al. 2013, Reading time data for evaluating broad-coverage models of English sentence processing
+    Frank et al. 2015, The ERP response to the amount of information conveyed by words in sentences
+    de Varda, Marelli & Amenta 2023, Cloze probability, predictability ratings, and computational estimates for 205
+        English sentences, aligned with existing EEG and reading time data
+
+The measures are means per word over readers, in milliseconds or microvolts. Eye-tracking means include skipped words,
+so they are not logarithms. The baseline has length, log frequency (Subtlex), their product, and whether the word ends
+in punctuation, of the word and of the one before it, and the position in the sentence. A predictor adds two columns:
+its value of the word and of the one before it. The first two words of a sentence and its last one are left out: the
+table begins with the second word. Folds, gains and intervals are those of `experiments.reading_times`; the regressions
+those of `experiments.reading_models`.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.reading_models import Intercepts, mixed_log_likelihoods, smooth_log_likelihood, word_form
+from experiments.reading_times import FOLDS, held_out_log_likelihood, mean_with_interval, shift
+from relmo.analysis.core.published import require_data, untrained
+from relmo.analysis.core.show import Table
+from relmo.errors import CorpusError, ModelError
+from relmo.models.bilm import BiLM
+from relmo.models.lm import LanguageModel
+from relmo.text.readers.tables import TableRow, table_rows
+
+FILE = "tasks/reading_times/ucl_sentences.tsv"
+MEASURES = {
+    "self_paced_reading_time": "self-paced",
+    "RTfirstfix": "first fixation",
+    "RTfirstpass": "first pass",
+    "RTrightbound": "right-bounded",
+    "RTgopast": "go-past",
+    "N400": "N400",
+}
+PUBLISHED = {
+    "cloze_s": "cloze surprisal",
+    "rating_mean": "rated predictability",
+    "entropy": "entropy of cloze answers",
+    "bigram": "bigram",
+    "trigram": "trigram",
+    "tetragram": "tetragram",
+    "rnn": "RNN",
+    "psg": "phrase structure grammar",
+    "s_GPT2": "GPT-2",
+    "s_GPT2_medium": "GPT-2 medium",
+    "s_GPT2_large": "GPT-2 large",
+    "s_GPT2_xl": "GPT-2 XL",
+    "s_GPTNeo_2.7B": "GPT-Neo 2.7B",
+}
+REGRESSIONS = {
+    "linear": "linear effects",
+    "smooth": "smooth effects of the predictor (cubic regression splines)",
+    "mixed": "linear effects and random intercepts of sentences and word forms",
+}
+
+
+class Sentences(NamedTuple):
+    """Words of the sentences from the second one on, in order; all columns are (N,)."""
+
+    texts: list[str]  # one per sentence
+    sentence: np.ndarray  # index of the text
+    position: np.ndarray  # index of the word in its sentence
+    is_last: np.ndarray
+    words: list[str]
+    frequency: np.ndarray
+    columns: dict[str, np.ndarray]  # measures and published predictors
+
+
+def read_sentences(data: Path) -> Sentences:
+    """Read the sentences of the data folder."""
+    path = require_data(data, FILE, "UCL sentences")
+    texts: dict[str, int] = {}
+    rows = list(table_rows(path, "strict"))
+    parsed = [_parse_row(row, texts) for row in rows]
+    if not parsed:
+        raise CorpusError(f"{path}: no words found")
+    sentence, position, last, frequency = (np.array([row[i] for row in parsed]) for i in (0, 1, 2, 3))
+    # The frequencies of names are missing; they are as rare as the rarest word.
+    frequency = np.where(np.isnan(frequency), np.nanmin(frequency), frequency)
+    columns = {name: np.array([row[4][name] for row in parsed]) for name in (*MEASURES, *PUBLISHED)}
+    words = [list(texts)[i].split()[j] for i, j in zip(sentence, position, strict=True)]
+    return Sentences(list(texts), sentence, position, last, words, frequency, columns)
+
+
+def _parse_row(row: TableRow, texts: dict[str, int]) -> tuple[int, int, bool, float, dict[str, float]]:
+    try:
+        text, position = row.values["sentence"].strip(), int(row.values["context_length"])
+        words = text.split()
+        if not 0 < position < len(words) or words[position] != row.values["word"]:
+            raise CorpusError(f"{row.place}: {row.values['word'][:40]!r} is not word {position + 1} of its sentence")
+        frequency = row.values["Subtlex_log10"].strip()
+        columns = {name: float(row.values[name]) for name in (*MEASURES, *PUBLISHED)}
+        index = texts.setdefault(text, len(texts))
+        return index, position, position + 1 == len(words), float(frequency or "nan"), columns
+    except (KeyError, ValueError) as error:
+        raise CorpusError(f"{row.place}: expected the columns of {Path(FILE).name} ({error})") from error
+
+
+def compute_predictors(model: BiLM | LanguageModel, sentences: Sentences) -> dict[str, np.ndarray]:
+    """Return surprisal, entropy reduction and whether it is unknown, of each word (N,) with its punctuation; each
+    sentence is read alone."""
+    table = model.surprisal(sentences.texts, context="sentence", rows="whitespace")
+    rows = {(row.line - 1, row.position - 1): row for row in table}
+    places = list(zip(sentences.sentence.tolist(), sentences.position.tolist(), strict=True))
+    names = ("surprisal", "entropy_reduction", "unknown")
+    return {name: np.array([getattr(rows[place], name) for place in places]) for name in names}
+
+
+def measure_gains(
+    sentences: Sentences, predictors: Mapping[str, np.ndarray], on_message: Callable[[str], None] = lambda _: None
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return by regression, predictor and measure the gain in nats per 1,000 words with its interval."""
+    mask = select_words(sentences)
+    length = np.array([len(word) for word in sentences.words], dtype=float)
+    punctuation = np.array([not word[-1].isalnum() for word in sentences.words], dtype=float)
+    controls = [length, sentences.frequency, length * sentences.frequency, punctuation]
+    shifted = [shift(column, 1) for column in controls]
+    baseline = np.column_stack([np.ones(len(length)), sentences.position, *controls, *shifted])[mask]
+    added = [np.column_stack([values, shift(values, 1)])[mask] for values in predictors.values()]
+    designs = [baseline, *(np.column_stack([baseline, columns]) for columns in added)]
+    sentence = sentences.sentence[mask]
+    folds = sentence % FOLDS
+    intercepts = Intercepts(sentence, np.array([word_form(word) for word in sentences.words])[mask])
+    names = (*REGRESSIONS, "smooth - linear")
+    gains: dict[str, Any] = {name: {predictor: {} for predictor in predictors} for name in names}
+    for measure, label in MEASURES.items():
+        on_message(f"reading-times: {label}")
+        times = sentences.columns[measure][mask]
+        linear = [held_out_log_likelihood(design, times, folds) for design in designs]
+        smooth = [linear[0], *(smooth_log_likelihood(baseline, columns, times, folds) for columns in added)]
+        mixed = mixed_log_likelihoods(designs, times, folds, intercepts)
+        for name, (base, *full) in zip(REGRESSIONS, (linear, smooth, mixed), strict=True):
+            for predictor, log_likelihood in zip(predictors, full, strict=True):
+                gains[name][predictor][label] = mean_with_interval(log_likelihood - base, sentence)
+        for predictor, curved, straight in zip(predictors, smooth[1:], linear[1:], strict=True):
+            gains["smooth - linear"][predictor][label] = mean_with_interval(curved - straight, sentence)
+    return gains
+
+
+def compare_models(
+    sentences: Sentences,
+    models: Mapping[str, BiLM | LanguageModel],
+    *,
+    seed: int = 0,
+    on_message: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Compare the predictors of the models, the last of them also untrained if it has weights, and the published."""
+    predictors, unknown = {}, {}
+    mask = select_words(sentences)
+    by_name = dict(models)
+    last = list(models)[-1]
+    with suppress(ModelError):  # n-gram models have no weights to initialise
+        by_name[f"{last}, untrained"] = untrained(models[last], seed)
+    for name, model in by_name.items():
+        columns = compute_predictors(model, sentences)
+        predictors[name] = columns["surprisal"]
+        unknown[name] = float(columns["unknown"][mask].mean())
+        if name in models:
+            predictors[f"{name}, entropy reduction"] = columns["entropy_reduction"]
+    predictors |= {label: sentences.columns[name] for name, label in PUBLISHED.items()}
+    counts = {"words": int(mask.sum()), "sentences": len(np.unique(sentences.sentence[mask])), "unknown": unknown}
+    return {"corpus": "ucl"} | counts | {"gains": measure_gains(sentences, predictors, on_message)}
+
+
+def select_words(sentences: Sentences) -> np.ndarray:
+    """Return a mask (N,) of the words that are measured: from the third to the last but one."""
+    return (sentences.position > 1) & ~sentences.is_last
+
+
+def make_tables(gains: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]) -> list[Table]:
+    """Return one table per regression; gains whose interval is above 0 have an asterisk."""
+    tables = []
+    for name, description in REGRESSIONS.items():
+        rows = []
+        for predictor, by_measure in gains[name].items():
+            cells = (by_measure[label] for label in MEASURES.values())
+            rows.append([predictor, *(f"{cell['gain']:.1f}{'*' if cell['from'] > 0 else ' '}" for cell in cells)])
+        title = f"{name}: {description}; gain in held-out log-likelihood, nats per 1,000 words"
+        tables.append(Table(["", *MEASURES.values()], rows, title))
+    tables[-1].notes.append("*: the 95% interval, bootstrapped over sentences, is above 0; --json has the intervals")
+    return tables
