@@ -146,7 +146,8 @@ def convert(
     source: PathName,
     destination: Path,
     *,
-    to: Literal["onnx", "gensim", "projector", "hub"] | None = None,
+    to: Literal["onnx", "gensim", "projector", "hub", "transformers"] | None = None,
+    direction: Literal["forward", "backward"] | None = None,
     weights: Path | None = None,
     precision: Literal["float32", "float16", "int8", "nf4"] | None = None,
     shard_mb: int | None = None,
@@ -176,7 +177,9 @@ def convert(
         destination: The output folder; with --to onnx or gensim, the output file.
         to: The target format: onnx (the vectors of a bidirectional model, for onnxruntime); gensim (words and their
             vectors, for KeyedVectors.load); projector (the same, for tensorboard --logdir); hub (any model folder, with
-            a model card for the Hugging Face hub).
+            a model card for the Hugging Face hub); transformers (a recurrent language model, or a direction of a
+            bidirectional one, for AutoModelForCausalLM).
+        direction: With --to transformers: the direction of a bidirectional model, forward (default) or backward.
         weights: The original weights, if they are not next to the options.
         precision: The stored precision of the weights: float32, float16 (half the size), int8 (a quarter: integers
             with a float16 scale per 512 values of a row; biases in float16) or nf4 (the matrices of recurrent layers in
@@ -192,10 +195,12 @@ def convert(
     place = find_installed(source) or source
     pair = place if weights is None else (place, weights)
     is_original = to is None and is_foreign(pair)
+    if direction is not None and to != "transformers":
+        raise SettingError("--direction needs --to transformers.")
     if to is not None:
         if (weights, precision, shard_mb, card) != (None, None, None, None):
             raise SettingError(f"--weights, --precision, --shard-mb and --card cannot be used with --to {to}.")
-        facts = _export(place, destination, to, overwrite=overwrite)
+        facts = _export(place, destination, to, overwrite=overwrite, direction=direction or "forward")
     elif weights is not None and not is_original:
         raise SettingError("--weights needs original ELMo files.")
     elif is_original or precision is not None:
@@ -217,11 +222,14 @@ def convert(
         print(f"wrote {destination}: {facts['parameters']:,} parameters{suffix}{note}")
 
 
-def _export(source: str | Path, destination: Path, to: str, *, overwrite: bool) -> dict[str, Any]:
+def _export(
+    source: str | Path, destination: Path, to: str, *, overwrite: bool, direction: str = "forward"
+) -> dict[str, Any]:
     """Write a model as original ELMo files or in the format of another library; return facts about it."""
-    from relmo.loading import load
+    from relmo.loading import FORWARD_KINDS, load
 
     kinds: Any = {"hub": None, "gensim": ("skipgram", "bilm"), "projector": ("skipgram", "bilm")}.get(to, "bilm")
+    kinds = FORWARD_KINDS if to == "transformers" else kinds
     try:
         model: Any = load(source, kinds=kinds, device="cpu")
     except WrongKindError as error:
@@ -250,6 +258,12 @@ def _export(source: str | Path, destination: Path, to: str, *, overwrite: bool) 
             raise SettingError(str(error)) from error
         with new_folder(destination, overwrite=overwrite, ours=MODEL_FILES) as folder:
             HubModel(model).save_pretrained(folder)
+    elif to == "transformers":
+        try:
+            from relmo.compat.transformers import export_transformers
+        except ImportError as error:
+            raise SettingError(str(error)) from error
+        facts["parameters"] = export_transformers(model, destination, direction=direction, overwrite=overwrite)
     elif to == "gensim":
         from relmo.compat.gensim import export_gensim
 

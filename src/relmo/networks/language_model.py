@@ -100,10 +100,12 @@ class Encoder(nn.Module):
         self.input_dropout = SequenceDropout(settings.input_dropout, variational=settings.variational)
         self.recurrent = recurrent  # created first and registered last, as in saved models
 
-    def forward(self, ids: Tensor, state: State | None = None, lengths: Tensor | None = None) -> RecurrentOutput:
+    def forward(
+        self, ids: Tensor, state: State | None = None, lengths: Tensor | None = None, *, every_layer: bool = False
+    ) -> RecurrentOutput:
         """Encode ids (B, T), with lengths (B,) if they are padded: outputs (B, T, H) and the final states."""
         x = embedding(ids, drop_words(self.embedding.weight, self.word_dropout, self.training))
-        return self.recurrent(self.input_dropout(x), state, lengths)
+        return self.recurrent(self.input_dropout(x), state, lengths, every_layer=every_layer)
 
 
 class RecurrentLM(NeuralLM):

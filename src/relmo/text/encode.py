@@ -14,6 +14,7 @@ from relmo.settings.bilm import BiLMTextSettings
 from relmo.settings.lm import TextSettings
 from relmo.text.corpus import is_conllu, read_conllu, read_lines
 from relmo.text.sources import refuse_table
+from relmo.text.tokenize import join
 from relmo.text.tokenize import words as split_words
 from relmo.text.vocabulary import END, SentenceVocabulary, Vocabulary
 
@@ -207,6 +208,20 @@ def encode_text(text: str, settings: TextSettings) -> list[str]:
     tokenizer = TOKENIZERS[settings.tokenizer]
     head, *lines = text.split("\n")
     return [*tokenizer(head), *(symbol for line in lines for symbol in ("\n", *tokenizer(line)))]
+
+
+def join_symbols(symbols: Sequence[str], settings: TextSettings | BiLMTextSettings) -> str:
+    """Join symbols to a text: the inverse of `encode_text`, words with the usual spacing."""
+    if getattr(settings, "unit", "word") == "char":
+        return "".join(symbols)
+    lines: list[list[str]] = [[]]
+    for symbol in symbols:
+        if symbol == "\n":
+            lines.append([])
+        else:
+            lines[-1].append(symbol)
+    join_words = join if settings.tokenizer == "words" else " ".join
+    return "\n".join(join_words(line) for line in lines)
 
 
 def _read_symbols(files: Sequence[str], settings: TextSettings, end: str) -> Iterator[list[str]]:
