@@ -87,14 +87,12 @@ def gather(model: str) -> dict[str, Any]:
         facts |= {"format": "ELMoForManyLangs", "characters": len(dictionaries.characters), "words": num_words}
         paths = [p for p in sorted(folder.iterdir()) if p.suffix in (".json", ".dic", ".pkl") and p.is_file()]
     elif is_language_model(folder):
-        language_model = read_language_model(folder)
-        settings, network = language_model.settings, language_model.network
-        facts |= {"kind": "lm", "format": "torch.save", "vocabulary": len(language_model.vocabulary)}
+        network, symbols, settings = read_language_model(folder)
+        facts |= {"kind": "lm", "format": "torch.save", "vocabulary": len(symbols)}
         paths = [folder]
     elif is_allennlp(folder):
-        saved = read_allennlp(folder)
-        settings, network = saved.settings, saved.network
-        facts |= {"format": "AllenNLP", "name": saved.name}
+        name, settings, network, *_ = read_allennlp(folder)
+        facts |= {"format": "AllenNLP", "name": name}
         paths = [folder] if folder.is_file() else []
     else:
         config = read_config(folder)
@@ -200,7 +198,10 @@ def convert(
     if to is not None:
         if (weights, precision, shard_mb, card) != (None, None, None, None):
             raise SettingError(f"--weights, --precision, --shard-mb and --card cannot be used with --to {to}.")
-        facts = _export(place, destination, to, overwrite=overwrite, direction=direction or "forward")
+        try:
+            facts = _export(place, destination, to, overwrite=overwrite, direction=direction or "forward")
+        except ImportError as error:
+            raise SettingError(str(error)) from error
     elif weights is not None and not is_original:
         raise SettingError("--weights needs original ELMo files.")
     elif is_original or precision is not None:
@@ -228,8 +229,8 @@ def _export(
     """Write a model as original ELMo files or in the format of another library; return facts about it."""
     from relmo.loading import FORWARD_KINDS, load
 
-    kinds: Any = {"hub": None, "gensim": ("skipgram", "bilm"), "projector": ("skipgram", "bilm")}.get(to, "bilm")
-    kinds = FORWARD_KINDS if to == "transformers" else kinds
+    kinds_of: dict[str, Any] = {"hub": None, "transformers": FORWARD_KINDS}
+    kinds = kinds_of.get(to, ("skipgram", "bilm") if to in ("gensim", "projector") else "bilm")
     try:
         model: Any = load(source, kinds=kinds, device="cpu")
     except WrongKindError as error:
@@ -249,20 +250,16 @@ def _export(
 
         export_onnx(model, destination, overwrite=overwrite)
     elif to == "hub":
+        from relmo.compat.huggingface_hub import HubModel
         from relmo.disk.outputs import new_folder
         from relmo.store.folder import MODEL_FILES
 
-        try:
-            from relmo.compat.huggingface_hub import HubModel
-        except ImportError as error:
-            raise SettingError(str(error)) from error
         with new_folder(destination, overwrite=overwrite, ours=MODEL_FILES) as folder:
             HubModel(model).save_pretrained(folder)
     elif to == "transformers":
-        try:
-            from relmo.compat.transformers import export_transformers
-        except ImportError as error:
-            raise SettingError(str(error)) from error
+        from relmo.compat.transformers import export_transformers, transformers
+
+        transformers.logging.disable_progress_bar()
         facts["parameters"] = export_transformers(model, destination, direction=direction, overwrite=overwrite)
     elif to == "gensim":
         from relmo.compat.gensim import export_gensim

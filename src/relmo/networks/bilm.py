@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from relmo.networks.cells import cell_factory
-from relmo.networks.language_model import Loss, NeuralLM
+from relmo.networks.language_model import Loss
 from relmo.nn.char_cnn import CharCNN, Highway
 from relmo.nn.dropout import drop
 from relmo.nn.kernels import encoder_cpu
 from relmo.nn.recurrence import State
 from relmo.nn.recurrence.bidirectional import BidirectionalStacks
-from relmo.nn.recurrence.elmo_lstm import ElmoLayer, ElmoLSTM, ElmoLSTMOutput
-from relmo.nn.recurrence.stack import RecurrentOutput, expand_mask
+from relmo.nn.recurrence.elmo_lstm import ElmoLSTM, ElmoLSTMOutput
+from relmo.nn.recurrence.stack import expand_mask
 from relmo.nn.softmax import FullSoftmax, LayerMaps, Lesson, SampledSoftmax
 from relmo.settings.bilm import BiLMModelSettings
 from relmo.settings.fields import parse_filters
@@ -143,19 +143,18 @@ class DictionaryEncoder(ConvolutionalEncoder):
         return self.encode([ids[:, 1:] for ids in groups], torch.cat([ids[:, 0] for ids in groups]) - 1)
 
 
-def make_stacks(settings: BiLMModelSettings, *, fast: bool, directions: int = 2) -> ElmoLSTM | BidirectionalStacks:
-    """Create the recurrent layers: ELMo's LSTM, which has kernels and two directions, or stacks of any cell."""
+def make_stacks(settings: BiLMModelSettings, *, fast: bool) -> ElmoLSTM | BidirectionalStacks:
+    """Create the recurrent layers: ELMo's LSTM, which has kernels, or stacks of another cell or variant of the LSTM."""
     size = settings.projection
     projection = size if size < settings.hidden else None
     options = cell_options(settings)
     clips: dict[str, Any] = {name: getattr(settings, name) or None for name in ("cell_clip", "projection_clip")}
     sizes: dict[str, Any] = {"layers": settings.layers, "skip_connections": settings.skip_connections}
     sizes |= {"dropout": settings.dropout, "fast": fast}
-    if settings.cell == "lstm" and not settings.cell_options and directions == 2:
+    if settings.cell == "lstm" and not settings.cell_options:
         return ElmoLSTM(input_size=size, hidden_size=settings.hidden, projection=projection, **clips, **sizes)
     options |= {name: value for name, value in (clips | {"projection": projection}).items() if name in options}
-    make_cell = cell_factory(settings.cell, settings.hidden, options)
-    return BidirectionalStacks(make_cell, size=size, directions=directions, **sizes)
+    return BidirectionalStacks(cell_factory(settings.cell, settings.hidden, options), size=size, **sizes)
 
 
 class BiLMNetwork(nn.Module):
@@ -248,56 +247,6 @@ class BiLMNetwork(nn.Module):
         run = self.read(window, state)
         nll = self.softmax.nll(run.layers[-1].flatten(0, 2), window.targets.flatten())
         return nll.view(window.targets.shape), run.state
-
-
-class DirectionEncoder(nn.Module):
-    """Table of input vectors and recurrent layers of one direction, with the interface of `Encoder`."""
-
-    def __init__(self, settings: BiLMModelSettings, *, vocab_size: int):
-        super().__init__()
-        self.embedding = nn.Embedding(vocab_size, settings.projection)
-        stacks = make_stacks(settings, fast=True, directions=1)
-        assert isinstance(stacks, BidirectionalStacks)
-        self.recurrent = stacks
-
-    def forward(
-        self, ids: Tensor, state: State | None = None, lengths: Tensor | None = None, *, every_layer: bool = True
-    ) -> RecurrentOutput:
-        """Encode ids (B, T) in the order of reading; the outputs of all layers are always returned."""
-        run = self.recurrent.run(self.embedding(ids).transpose(0, 1).unsqueeze(0), state, lengths)
-        layers = tuple(layer[0].transpose(0, 1) for layer in run.layers)
-        return RecurrentOutput(layers[-1], layers, run.state)
-
-
-class DirectionLM(NeuralLM):
-    """One direction of a biLM as a language model that reads the words which it predicts, in the order of reading."""
-
-    def __init__(self, settings: BiLMModelSettings, *, vocab_size: int):
-        super().__init__()
-        self.vocab_size, self.dropout = vocab_size, nn.Dropout(settings.dropout)
-        self.encoder = DirectionEncoder(settings, vocab_size=vocab_size)
-        self.softmax = FullSoftmax(settings.projection, vocab_size, bottleneck=settings.softmax_dim)
-        if settings.tied and settings.input == "word":
-            self.softmax.weight = self.encoder.embedding.weight  # type: ignore[assignment]
-
-    @torch.no_grad()
-    def copy_weights(self, network: BiLMNetwork, vectors: Tensor, direction: int) -> None:
-        """Copy one direction's weights; `vectors` (V, P) are the input vectors of the words."""
-        assert network.softmax is not None
-        self.encoder.embedding.weight.copy_(vectors)
-        self.softmax.load_state_dict(network.softmax.state_dict())
-        for layer, source in zip(self.encoder.recurrent.stack, network.lstm.stack, strict=True):
-            cells = source.cells(network.lstm.clips) if isinstance(source, ElmoLayer) else source.cells
-            layer.cells[0].load_state_dict(cells[direction].weights())
-            if layer.weight_hr is not None:
-                layer.weight_hr.copy_(source.weight_hr[direction : direction + 1])
-
-    def initial_state(self, batch: int) -> State:
-        return self.encoder.recurrent.initial_state(batch)
-
-    def features(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
-        run = self.encoder(inputs, state)
-        return self.dropout(run.output), run.state
 
 
 class DistilledBiLM(nn.Module):

@@ -100,12 +100,10 @@ class Encoder(nn.Module):
         self.input_dropout = SequenceDropout(settings.input_dropout, variational=settings.variational)
         self.recurrent = recurrent  # created first and registered last, as in saved models
 
-    def forward(
-        self, ids: Tensor, state: State | None = None, lengths: Tensor | None = None, *, every_layer: bool = False
-    ) -> RecurrentOutput:
+    def forward(self, ids: Tensor, state: State | None = None, lengths: Tensor | None = None) -> RecurrentOutput:
         """Encode ids (B, T), with lengths (B,) if they are padded: outputs (B, T, H) and the final states."""
         x = embedding(ids, drop_words(self.embedding.weight, self.word_dropout, self.training))
-        return self.recurrent(self.input_dropout(x), state, lengths, every_layer=every_layer)
+        return self.recurrent(self.input_dropout(x), state, lengths)
 
 
 class RecurrentLM(NeuralLM):
@@ -127,8 +125,8 @@ class RecurrentLM(NeuralLM):
     def initial_state(self, batch: int) -> State:
         return self.encoder.recurrent.initial_state(batch)
 
-    def features(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
-        run = self.encoder(inputs, state)
+    def features(self, inputs: Tensor, state: State, lengths: Tensor | None = None) -> tuple[Tensor, State]:
+        run = self.encoder(inputs, state, lengths)
         x = self.dropout(run.output)
         return (x if self.bottleneck is None else self.bottleneck(x)), run.state
 

@@ -4,7 +4,7 @@ stream is </s> text </s> text </s>; sentences are BOUNDARY w w w BOUNDARY w w BO
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -214,14 +214,9 @@ def join_symbols(symbols: Sequence[str], settings: TextSettings | BiLMTextSettin
     """Join symbols to a text: the inverse of `encode_text`, words with the usual spacing."""
     if getattr(settings, "unit", "word") == "char":
         return "".join(symbols)
-    lines: list[list[str]] = [[]]
-    for symbol in symbols:
-        if symbol == "\n":
-            lines.append([])
-        else:
-            lines[-1].append(symbol)
     join_words = join if settings.tokenizer == "words" else " ".join
-    return "\n".join(join_words(line) for line in lines)
+    line_ends = [-1, *(i for i, symbol in enumerate(symbols) if symbol == "\n"), len(symbols)]
+    return "\n".join(join_words(symbols[start + 1 : end]) for start, end in pairwise(line_ends))
 
 
 def _read_symbols(files: Sequence[str], settings: TextSettings, end: str) -> Iterator[list[str]]:

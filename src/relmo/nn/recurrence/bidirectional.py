@@ -1,11 +1,10 @@
-"""Two independent stacks of any recurrent cell, one for each direction: the layers of a biLM whose cell is not ELMo's,
-or, as a single stack, the layers of one direction of any biLM.
+"""Two independent stacks of any recurrent cell, one for each direction: the layers of a biLM whose cell is not ELMo's.
 
     y_l = W_hr h_l                                   (h is carried without the projection; y_l = h_l if the sizes agree)
     out_0 = y_0;   out_l = y_l + out_{l-1}  for l >= 1, with skip connections
 
 The layout is that of `ElmoLSTM`: a leading 2 for the directions, the input of the backward one reversed in advance, and
-sequences sorted by length, longest first, of which `sizes[t]` are active at step t. A single stack has a leading 1.
+sequences sorted by length, longest first, of which `sizes[t]` are active at step t.
 """
 
 import math
@@ -32,19 +31,19 @@ differently."""
 class BidirectionalLayer(nn.Module):
     """One layer: a cell for each direction, and the projections of their outputs, if they have another size."""
 
-    def __init__(self, make_cell: Callable[[int], Cell], input_size: int, output_size: int, directions: int):
+    def __init__(self, make_cell: Callable[[int], Cell], input_size: int, output_size: int):
         super().__init__()
-        self.directions = nn.ModuleList(make_cell(input_size) for _ in range(directions))
+        self.directions = nn.ModuleList(make_cell(input_size) for _ in range(2))
         size = self.cells[0].output_size
         self.weight_hr = None
         if size != output_size:
-            self.weight_hr = nn.Parameter(torch.empty(directions, output_size, size))
+            self.weight_hr = nn.Parameter(torch.empty(2, output_size, size))
             bound = math.sqrt(6 / (size + output_size))  # Glorot & Bengio 2010
             nn.init.uniform_(self.weight_hr, -bound, bound)
 
     @property
     def cells(self) -> list[Cell]:
-        """The forward and the backward cell, or the only one."""
+        """The forward and the backward cell."""
         return list(self.directions)  # type: ignore[arg-type]
 
     def input_gates(self, x: Tensor) -> Tensor:
@@ -70,12 +69,11 @@ class BidirectionalStacks(nn.Module):
         skip_connections: bool,
         dropout: float = 0.0,
         fast: bool = True,
-        directions: int = 2,
     ):
         super().__init__()
         self.skip_connections, self.dropout, self.fast = skip_connections, dropout, fast
         self.input_size = self.output_size = size
-        self.layers = nn.ModuleList(BidirectionalLayer(make_cell, size, size, directions) for _ in range(layers))
+        self.layers = nn.ModuleList(BidirectionalLayer(make_cell, size, size) for _ in range(layers))
         is_even = all(units % 2 == 0 for units in self.stack[0].cells[0].sizes.values())
         self.rows = ROWS // 2 if is_even else ROWS
 
@@ -97,19 +95,14 @@ class BidirectionalStacks(nn.Module):
         """Return the states of each cell, by layer and direction."""
         tensors = iter(self.initial_state(batch) if state is None else state)
         by_layer = ([next(tensors) for _ in layer.cells[0].states] for layer in self.stack)
-        directions = range(len(self.stack[0].cells))
-        return [[tuple(tensor[:, d] for tensor in tensors) for d in directions] for tensors in by_layer]
+        return [[tuple(tensor[:, d] for tensor in tensors) for d in range(2)] for tensors in by_layer]
 
     def forward(self, x: Tensor, state: State | None = None, sizes: Sequence[int] | None = None) -> ElmoLSTMOutput:
         """Run the stacks on x (2, T, B, I), reversed for the backward direction; `sizes` if the lengths differ."""
         batch, lengths = x.shape[2], None
         if sizes is not None and list(sizes[-1:]) != [batch]:
             lengths = lengths_of(sizes, batch)
-        return self.run(x, state, lengths)
-
-    def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> ElmoLSTMOutput:
-        """Run the stacks on sequences in any order, with lengths (B,) if they differ."""
-        states = self._split_state(state, x.shape[2])
+        states = self._split_state(state, batch)
         outputs: list[Tensor] = []
         finals: list[Tensor] = []
         for depth, layer in enumerate(self.stack):
