@@ -175,8 +175,7 @@ def convert(
         destination: The output folder; with --to onnx or gensim, the output file.
         to: The target format: onnx (the vectors of a bidirectional model, for onnxruntime); gensim (words and their
             vectors, for KeyedVectors.load); projector (the same, for tensorboard --logdir); hub (any model folder, with
-            a model card for the Hugging Face hub); transformers (a recurrent language model, or a direction of a
-            bidirectional one, for AutoModelForCausalLM).
+            a model card for the Hugging Face hub); transformers (a recurrent language model in one direction).
         direction: With --to transformers: the direction of a bidirectional model, forward (default) or backward.
         weights: The original weights, if they are not next to the options.
         precision: The stored precision of the weights: float32, float16 (half the size), int8 (a quarter: integers
@@ -214,7 +213,7 @@ def convert(
     elif shard_mb is not None or card is not None:
         raise SettingError("--shard-mb and --card need a --precision, such as float32.")
     else:
-        facts = _export(place, destination, "original", overwrite=overwrite)
+        facts = _export(place, destination, "original", overwrite=overwrite, direction="forward")
     if json:
         print_json({"written": str(destination)} | facts)
     elif not quiet:
@@ -223,9 +222,7 @@ def convert(
         print(f"wrote {destination}: {facts['parameters']:,} parameters{suffix}{note}")
 
 
-def _export(
-    source: str | Path, destination: Path, to: str, *, overwrite: bool, direction: str = "forward"
-) -> dict[str, Any]:
+def _export(source: str | Path, destination: Path, to: str, *, overwrite: bool, direction: str) -> dict[str, Any]:
     """Write a model as original ELMo files or in the format of another library; return facts about it."""
     from relmo.loading import FORWARD_KINDS, load
 

@@ -6,7 +6,7 @@ texts in relmo. The symbol after the vocabulary is padding; its logit is so low 
 """
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -34,13 +34,10 @@ try:
     from transformers.modeling_outputs import CausalLMOutputWithPast
     from transformers.utils.generic import can_return_tuple
 except ImportError as error:
-    raise ImportError(
-        "relmo.compat.transformers needs transformers 5; try: pip install 'relmo[transformers]'"
-    ) from error
+    raise ImportError("relmo.compat.transformers needs version 5; try: pip install 'relmo[transformers]'") from error
 
 CODE = "relmo.compat.modeling_relmo"  # `save_pretrained` copies the module of a class to the folder
 SYMBOLS = "vocab.json"
-PADDING_LOGIT = -1e4
 
 
 class RelmoConfig(PreTrainedConfig):
@@ -48,6 +45,7 @@ class RelmoConfig(PreTrainedConfig):
 
     __module__, _auto_class = CODE, "AutoConfig"
     model_type = "relmo"
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
 
 
 @dataclass
@@ -79,8 +77,8 @@ class RelmoForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config: RelmoConfig):
         super().__init__(config)
         settings = build(settings_class(config.kind), config.settings, source="config.json").model
-        make_network: Any = BiLMNetwork if config.kind == "bilm" else RecurrentLM
-        self.network: Any = make_network(settings, vocab_size=config.vocab_size - 1)
+        network = BiLMNetwork if config.kind == "bilm" else RecurrentLM
+        self.network: Any = network(settings, vocab_size=config.vocab_size - 1)
         self.post_init()
 
     def _init_weights(self, module: Any) -> None:
@@ -93,7 +91,7 @@ class RelmoForCausalLM(PreTrainedModel, GenerationMixin):
         attention_mask: Tensor | None = None,
         past_key_values: RelmoCache | None = None,
         labels: Tensor | None = None,
-        use_cache: bool | None = None,
+        use_cache: bool = True,
         output_hidden_states: bool = False,
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
@@ -118,12 +116,10 @@ class RelmoForCausalLM(PreTrainedModel, GenerationMixin):
         state = tuple(torch.where(expand_mask(lengths > 0, new), new, old) for new, old in pairs)
         features = x[:, -logits_to_keep:] if isinstance(logits_to_keep, int) else x[:, logits_to_keep]
         score = getattr(network.softmax, "logits", network.softmax.log_probs)
-        logits = pad(score(features.flatten(0, 1)), (0, 1), value=PADDING_LOGIT).unflatten(0, features.shape[:2])
+        logits = pad(score(features.flatten(0, 1)), (0, 1), value=-1e4).unflatten(0, features.shape[:2])
         loss = None if labels is None else self.loss_function(logits, labels, vocab_size=config.vocab_size, **kwargs)
-        use_cache = not self.training if use_cache is None else use_cache
         new_cache = RelmoCache(state, cache.length + steps) if use_cache else None
-        hidden_states = (x,) if output_hidden_states else None
-        return CausalLMOutputWithPast(loss, logits, new_cache, hidden_states)
+        return CausalLMOutputWithPast(loss, logits, new_cache, (x,) if output_hidden_states else None)
 
 
 class RelmoTokenizer(PythonBackend):
@@ -170,11 +166,10 @@ class RelmoTokenizer(PythonBackend):
         return [symbol for is_boundary, run in runs for symbol in (run if is_boundary else reversed([*run]))]
 
 
-import relmo.compat.modeling_relmo  # noqa: E402, F401  (to which the classes belong)
-
 transformers.AutoConfig.register("relmo", RelmoConfig)
 transformers.AutoModelForCausalLM.register(RelmoConfig, RelmoForCausalLM)
 transformers.AutoTokenizer.register(RelmoConfig, slow_tokenizer_class=RelmoTokenizer)
+import relmo.compat.modeling_relmo  # noqa: E402, F401  (to which the classes belong)
 
 
 def export_transformers(model: Any, destination: Path, *, direction: str = "forward", overwrite: bool = False) -> int:
@@ -186,20 +181,18 @@ def export_transformers(model: Any, destination: Path, *, direction: str = "forw
     if direction not in model.directions:
         raise ModelError(f"The model reads {' and '.join(model.directions)} only, not {direction}.")
     weights = network.state_dict()
+    # Scores are exact with a sampled softmax too, and transformers computes the loss from them.
+    changes = {"softmax": "full"} if settings.softmax == "sampled" else {}
     if getattr(settings, "input", "word") == "char":
         ids = torch.from_numpy(Spellings(vocabulary.symbols, settings.max_characters).ids()).to(model.device)
-        with torch.no_grad():
-            table = torch.cat([network.encoder(part) for part in ids.split(4096)])
+        table = torch.cat([network.encoder(part).detach() for part in ids.split(4096)])
         weights = {name: weight for name, weight in weights.items() if not name.startswith("encoder.")}
-        weights["encoder.embedding.weight"], settings = table, replace(settings, input="word")
-    if settings.softmax == "sampled":  # scores are exact, and transformers computes the loss from them
-        settings = replace(settings, softmax="full")
-    begin, end = (BOS, EOS) if model.kind == "bilm" else (END, END)
-    begin, end = (end, begin) if direction == "backward" else (begin, end)
+        weights["encoder.embedding.weight"], changes["input"] = table, "word"
+    begin, end = ((BOS, EOS) if model.kind == "bilm" else (END, END))[:: -1 if direction == "backward" else 1]
     padding = "<pad>" if "<pad>" not in vocabulary.index else "<padding>"
     specials = {"bos_token": begin, "eos_token": end, "unk_token": vocabulary.unknown_symbol, "pad_token": padding}
     special_ids = {f"{name}_id": vocabulary.index.get(symbol, len(vocabulary)) for name, symbol in specials.items()}
-    model_settings, reading = {"model": asdict(settings)}, {"kind": model.kind, "direction": direction}
+    model_settings, reading = {"model": asdict(settings) | changes}, {"kind": model.kind, "direction": direction}
     config = RelmoConfig(settings=model_settings, vocab_size=len(vocabulary) + 1, **reading, **special_ids)
     config.tie_word_embeddings = settings.tied
     converted = RelmoForCausalLM(config)
