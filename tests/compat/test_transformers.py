@@ -95,7 +95,8 @@ def test_every_output_layer_and_size_has_the_probabilities_of_relmo(options: dic
     assert output.loss.item() == pytest.approx(nll.item(), rel=1e-6)
     model.save_pretrained(tmp_path / "again")
     tokenizer.save_pretrained(tmp_path / "again")
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "again")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "again", output_hidden_states=True)
+    assert again(encoded.input_ids).hidden_states[-1].shape[:2] == encoded.input_ids.shape
     assert torch.equal(again(encoded.input_ids).logits, output.logits)
     assert AutoTokenizer.from_pretrained(tmp_path / "again")(TEXTS).input_ids == tokenizer(TEXTS).input_ids
     if options.get("tied"):

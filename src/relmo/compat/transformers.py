@@ -34,7 +34,7 @@ try:
     from transformers.modeling_outputs import CausalLMOutputWithPast
     from transformers.utils.generic import can_return_tuple
 except ImportError as error:
-    raise ImportError("relmo.compat.transformers needs version 5; try: pip install 'relmo[transformers]'") from error
+    raise ImportError("This needs transformers 5; try: pip install 'relmo[transformers]'") from error
 
 CODE = "relmo.compat.modeling_relmo"  # `save_pretrained` copies the module of a class to the folder
 SYMBOLS = "vocab.json"
@@ -119,7 +119,8 @@ class RelmoForCausalLM(PreTrainedModel, GenerationMixin):
         logits = pad(score(features.flatten(0, 1)), (0, 1), value=-1e4).unflatten(0, features.shape[:2])
         loss = None if labels is None else self.loss_function(logits, labels, vocab_size=config.vocab_size, **kwargs)
         new_cache = RelmoCache(state, cache.length + steps) if use_cache else None
-        return CausalLMOutputWithPast(loss, logits, new_cache, (x,) if output_hidden_states else None)
+        hidden_states = (x,) if output_hidden_states or config.output_hidden_states else None
+        return CausalLMOutputWithPast(loss, logits, new_cache, hidden_states)
 
 
 class RelmoTokenizer(PythonBackend):
