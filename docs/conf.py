@@ -34,7 +34,7 @@ autodoc_default_options = {"members": True, "member-order": "bysource", "show-in
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 autodoc_mock_imports = ["sklearn", "spacy", "srsly", "thinc", "sentence_transformers", "huggingface_hub", "gensim"]
-autodoc_mock_imports += ["onnx", "onnxruntime"]
+autodoc_mock_imports += ["onnx", "onnxruntime", "transformers"]
 
 html_theme = "furo"
 html_title = "relmo"

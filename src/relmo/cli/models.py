@@ -87,14 +87,12 @@ def gather(model: str) -> dict[str, Any]:
         facts |= {"format": "ELMoForManyLangs", "characters": len(dictionaries.characters), "words": num_words}
         paths = [p for p in sorted(folder.iterdir()) if p.suffix in (".json", ".dic", ".pkl") and p.is_file()]
     elif is_language_model(folder):
-        language_model = read_language_model(folder)
-        settings, network = language_model.settings, language_model.network
-        facts |= {"kind": "lm", "format": "torch.save", "vocabulary": len(language_model.vocabulary)}
+        network, symbols, settings = read_language_model(folder)
+        facts |= {"kind": "lm", "format": "torch.save", "vocabulary": len(symbols)}
         paths = [folder]
     elif is_allennlp(folder):
-        saved = read_allennlp(folder)
-        settings, network = saved.settings, saved.network
-        facts |= {"format": "AllenNLP", "name": saved.name}
+        name, settings, network, *_ = read_allennlp(folder)
+        facts |= {"format": "AllenNLP", "name": name}
         paths = [folder] if folder.is_file() else []
     else:
         config = read_config(folder)
@@ -146,7 +144,8 @@ def convert(
     source: PathName,
     destination: Path,
     *,
-    to: Literal["onnx", "gensim", "projector", "hub"] | None = None,
+    to: Literal["onnx", "gensim", "projector", "hub", "transformers"] | None = None,
+    direction: Literal["forward", "backward"] | None = None,
     weights: Path | None = None,
     precision: Literal["float32", "float16", "int8", "nf4"] | None = None,
     shard_mb: int | None = None,
@@ -176,7 +175,8 @@ def convert(
         destination: The output folder; with --to onnx or gensim, the output file.
         to: The target format: onnx (the vectors of a bidirectional model, for onnxruntime); gensim (words and their
             vectors, for KeyedVectors.load); projector (the same, for tensorboard --logdir); hub (any model folder, with
-            a model card for the Hugging Face hub).
+            a model card for the Hugging Face hub); transformers (a recurrent language model in one direction).
+        direction: With --to transformers: the direction of a bidirectional model, forward (default) or backward.
         weights: The original weights, if they are not next to the options.
         precision: The stored precision of the weights: float32, float16 (half the size), int8 (a quarter: integers
             with a float16 scale per 512 values of a row; biases in float16) or nf4 (the matrices of recurrent layers in
@@ -192,10 +192,15 @@ def convert(
     place = find_installed(source) or source
     pair = place if weights is None else (place, weights)
     is_original = to is None and is_foreign(pair)
+    if direction is not None and to != "transformers":
+        raise SettingError("--direction needs --to transformers.")
     if to is not None:
         if (weights, precision, shard_mb, card) != (None, None, None, None):
             raise SettingError(f"--weights, --precision, --shard-mb and --card cannot be used with --to {to}.")
-        facts = _export(place, destination, to, overwrite=overwrite)
+        try:
+            facts = _export(place, destination, to, overwrite=overwrite, direction=direction or "forward")
+        except ImportError as error:
+            raise SettingError(str(error)) from error
     elif weights is not None and not is_original:
         raise SettingError("--weights needs original ELMo files.")
     elif is_original or precision is not None:
@@ -208,7 +213,7 @@ def convert(
     elif shard_mb is not None or card is not None:
         raise SettingError("--shard-mb and --card need a --precision, such as float32.")
     else:
-        facts = _export(place, destination, "original", overwrite=overwrite)
+        facts = _export(place, destination, "original", overwrite=overwrite, direction="forward")
     if json:
         print_json({"written": str(destination)} | facts)
     elif not quiet:
@@ -217,11 +222,12 @@ def convert(
         print(f"wrote {destination}: {facts['parameters']:,} parameters{suffix}{note}")
 
 
-def _export(source: str | Path, destination: Path, to: str, *, overwrite: bool) -> dict[str, Any]:
+def _export(source: str | Path, destination: Path, to: str, *, overwrite: bool, direction: str) -> dict[str, Any]:
     """Write a model as original ELMo files or in the format of another library; return facts about it."""
-    from relmo.loading import load
+    from relmo.loading import FORWARD_KINDS, load
 
-    kinds: Any = {"hub": None, "gensim": ("skipgram", "bilm"), "projector": ("skipgram", "bilm")}.get(to, "bilm")
+    kinds_of: dict[str, Any] = {"hub": None, "transformers": FORWARD_KINDS}
+    kinds = kinds_of.get(to, ("skipgram", "bilm") if to in ("gensim", "projector") else "bilm")
     try:
         model: Any = load(source, kinds=kinds, device="cpu")
     except WrongKindError as error:
@@ -241,15 +247,17 @@ def _export(source: str | Path, destination: Path, to: str, *, overwrite: bool) 
 
         export_onnx(model, destination, overwrite=overwrite)
     elif to == "hub":
+        from relmo.compat.huggingface_hub import HubModel
         from relmo.disk.outputs import new_folder
         from relmo.store.folder import MODEL_FILES
 
-        try:
-            from relmo.compat.huggingface_hub import HubModel
-        except ImportError as error:
-            raise SettingError(str(error)) from error
         with new_folder(destination, overwrite=overwrite, ours=MODEL_FILES) as folder:
             HubModel(model).save_pretrained(folder)
+    elif to == "transformers":
+        from relmo.compat.transformers import export_transformers, transformers
+
+        transformers.logging.disable_progress_bar()
+        facts["parameters"] = export_transformers(model, destination, direction=direction, overwrite=overwrite)
     elif to == "gensim":
         from relmo.compat.gensim import export_gensim
 

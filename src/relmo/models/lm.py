@@ -25,9 +25,8 @@ from relmo.settings.fields import check_integer, check_seed
 from relmo.settings.lm import LMSettings
 from relmo.settings.options import SurprisalOptions
 from relmo.store.folder import pick_device
-from relmo.text.encode import encode_file, encode_text
+from relmo.text.encode import encode_file, encode_text, join_symbols
 from relmo.text.sources import SourceText
-from relmo.text.tokenize import join
 from relmo.text.vocabulary import END, Vocabulary
 
 MAX_BATCH_BYTES = 4 << 30  # for texts that are generated in parallel
@@ -140,17 +139,7 @@ class LanguageModel(SequenceModel):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids; words are joined with the usual spacing."""
-        symbols = [self.vocabulary.symbols[i] for i in ids]
-        if self.settings.text.unit == "char":
-            return "".join(symbols)
-        lines: list[list[str]] = [[]]
-        for symbol in symbols:
-            if symbol == "\n":
-                lines.append([])
-            else:
-                lines[-1].append(symbol)
-        join_words = join if self.settings.text.tokenizer == "words" else " ".join
-        return "\n".join(join_words(line) for line in lines)
+        return join_symbols([self.vocabulary.symbols[i] for i in ids], self.settings.text)
 
     def step(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Read one symbol of each row (B,); return log-probabilities (B, V) of the next symbol, and the new state."""

@@ -125,8 +125,8 @@ class RecurrentLM(NeuralLM):
     def initial_state(self, batch: int) -> State:
         return self.encoder.recurrent.initial_state(batch)
 
-    def features(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
-        run = self.encoder(inputs, state)
+    def features(self, inputs: Tensor, state: State, lengths: Tensor | None = None) -> tuple[Tensor, State]:
+        run = self.encoder(inputs, state, lengths)
         x = self.dropout(run.output)
         return (x if self.bottleneck is None else self.bottleneck(x)), run.state
 

@@ -4,7 +4,7 @@ stream is </s> text </s> text </s>; sentences are BOUNDARY w w w BOUNDARY w w BO
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from relmo.settings.bilm import BiLMTextSettings
 from relmo.settings.lm import TextSettings
 from relmo.text.corpus import is_conllu, read_conllu, read_lines
 from relmo.text.sources import refuse_table
+from relmo.text.tokenize import join
 from relmo.text.tokenize import words as split_words
 from relmo.text.vocabulary import END, SentenceVocabulary, Vocabulary
 
@@ -207,6 +208,15 @@ def encode_text(text: str, settings: TextSettings) -> list[str]:
     tokenizer = TOKENIZERS[settings.tokenizer]
     head, *lines = text.split("\n")
     return [*tokenizer(head), *(symbol for line in lines for symbol in ("\n", *tokenizer(line)))]
+
+
+def join_symbols(symbols: Sequence[str], settings: TextSettings | BiLMTextSettings) -> str:
+    """Join symbols to a text: the inverse of `encode_text`, words with the usual spacing."""
+    if getattr(settings, "unit", "word") == "char":
+        return "".join(symbols)
+    join_words = join if settings.tokenizer == "words" else " ".join
+    line_ends = [-1, *(i for i, symbol in enumerate(symbols) if symbol == "\n"), len(symbols)]
+    return "\n".join(join_words(symbols[start + 1 : end]) for start, end in pairwise(line_ends))
 
 
 def _read_symbols(files: Sequence[str], settings: TextSettings, end: str) -> Iterator[list[str]]:
