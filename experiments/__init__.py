@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
-    from relmo.analysis.core.published import Controls, PublishedTable
+    from experiments.tables import Controls, PublishedTable
     from relmo.models.bilm import BiLM
 
 TABLES: dict[str, str] = {
@@ -36,7 +36,6 @@ TRAINED_TABLES: dict[str, str] = {
     "reading-times": "how much of the reading time of a word its surprisal explains",
 }
 """Tables that train models first and have a command of their own."""
-IN_PACKAGE = {"pos": "probe", "wsd": "senses"}  # `relmo analyse meaning --measure` makes these two as well
 
 
 def reproduce(
@@ -49,9 +48,7 @@ def reproduce(
 ) -> "PublishedTable":
     """Make the table with this name for a model; `on_message` receives progress messages."""
     check_name(name)
-    in_package = IN_PACKAGE.get(name)
-    module = import_module(f"relmo.analysis.meaning.{in_package}" if in_package else f"experiments.{name}")
-    return module.make_table(model, data=data, controls=controls, on_message=on_message)
+    return import_module(f"experiments.{name}").make_table(model, data=data, controls=controls, on_message=on_message)
 
 
 def check_name(name: str) -> None:

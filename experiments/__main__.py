@@ -11,7 +11,7 @@ from experiments import TABLES, TRAINED_TABLES, check_name, reproduce
 from relmo.cli import main as run_command
 from relmo.cli.mistakes import check_numbers
 from relmo.cli.options import Overwrite, Seed, check_plot, report_written
-from relmo.cli.terminal import make_printer, print_json, print_published_table, print_tables, print_warnings
+from relmo.cli.terminal import make_printer, print_json, print_tables, print_warnings
 from relmo.errors import RelmoError, SettingError
 from relmo.settings.fields import PathName
 
@@ -75,7 +75,9 @@ def tables(
     for name in names:
         check_name(name)
 
-    from relmo.analysis.core.published import Controls, data_folder, untrained
+    from experiments.tables import Controls, print_published_table
+    from relmo.analysis.core.untrained import untrained
+    from relmo.explorer.extras import data_folder
     from relmo.loading import load, load_vectors
 
     say = make_printer(quiet=quiet)
@@ -154,7 +156,7 @@ def elmo_table(
     from experiments.elmo_table.report import make_tables, training_commands
     from experiments.elmo_table.rows import ROWS
     from experiments.elmo_table.tables import TEXT_COLUMNS
-    from relmo.analysis.core.published import data_folder
+    from relmo.explorer.extras import data_folder
 
     sources = name_bilms(model)
     plan = TablePlan(
@@ -243,7 +245,7 @@ def reading_times(
 
     from experiments import ucl_sentences
     from experiments.reading_times import draw_gains, make_table, read_data, train_baselines
-    from relmo.analysis.core.published import data_folder
+    from relmo.explorer.extras import data_folder
     from relmo.loading import FORWARD_KINDS, load
 
     say = make_printer(quiet=quiet)
@@ -266,6 +268,8 @@ def reading_times(
     if json:
         print_json({"models": [*baselines, *models], "reproductions": [table.summary()]})
     else:
+        from experiments.tables import print_published_table
+
         print_published_table(table)
 
 
@@ -349,7 +353,7 @@ def cells(
     from experiments.cells.table import draw_heat_map, make_tables
     from experiments.cells.tasks import TASKS
     from experiments.elmo_table.tables import to_markdown
-    from relmo.analysis.core.published import data_folder
+    from relmo.explorer.extras import data_folder
 
     say = make_printer(quiet=quiet)
     failures: dict[str, str] = {}

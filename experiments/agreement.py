@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from relmo.analysis.core.published import ComparedRow, Controls, PublishedTable, require_data
+from experiments.tables import ComparedRow, Controls, PublishedTable, require_data
 from relmo.analysis.syntax.pair_scores import Accuracy, accuracy
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM

@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from relmo.analysis.core.published import ComparedRow, Controls, PublishedTable, require_data
+from experiments.senses import SenseSentence, SenseTag, read_semcor
+from experiments.tables import ComparedRow, Controls, PublishedTable, require_data
+from experiments.wsd import static_embedder
 from relmo.analysis.meaning.occurrences import Search, format_context, normalize
-from relmo.analysis.meaning.senses import static_embedder
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
-from relmo.text.senses import SenseSentence, SenseTag, read_semcor
 
 PAPER = "Peters et al. 2018, Deep contextualized word representations, Table 4"
 WORD = "play"

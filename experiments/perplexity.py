@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from relmo.analysis.core.published import ComparedRow, Controls, PublishedTable, require_data
+from experiments.tables import ComparedRow, Controls, PublishedTable, require_data
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.models.evaluate import BiScore

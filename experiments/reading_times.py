@@ -45,8 +45,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from experiments.reading_models import Intercepts, mixed_log_likelihoods, smooth_log_likelihood, word_form
-from relmo.analysis.core.published import ComparedRow, PublishedTable, require_data, untrained
+from experiments.tables import ComparedRow, PublishedTable, require_data
 from relmo.analysis.core.show import save_figure
+from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError, ModelError
 from relmo.loading import load
 from relmo.models.bilm import BiLM

@@ -22,8 +22,9 @@ import numpy as np
 
 from experiments.reading_models import Intercepts, mixed_log_likelihoods, smooth_log_likelihood, word_form
 from experiments.reading_times import FOLDS, held_out_log_likelihood, mean_with_interval, shift
-from relmo.analysis.core.published import require_data, untrained
+from experiments.tables import require_data
 from relmo.analysis.core.show import Table
+from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError, ModelError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel

@@ -30,12 +30,13 @@ import relmo
 from experiments import reproduce
 from experiments.elmo_table.rows import ROWS
 from experiments.elmo_table.tables import average_scores, to_markdown
+from experiments.pos import ALL, read_tagged
+from experiments.tables import Controls
 from experiments.task_results import SHARES, share_file, write_data
 from experiments.trainings import Location, TrainingRun, get_score, run_trainings
-from relmo.analysis.core.published import Controls, untrained
+from experiments.wsd import BOTH
 from relmo.analysis.core.show import Table
-from relmo.analysis.meaning.probe import ALL, read_tagged
-from relmo.analysis.meaning.senses import BOTH
+from relmo.analysis.core.untrained import untrained
 from relmo.disk.files import read_sealed, seal
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork, make_stacks

@@ -12,7 +12,7 @@ import torch
 
 import relmo
 from experiments.cells.train import match_hidden
-from relmo.analysis.core.published import require_data
+from experiments.tables import require_data
 from relmo.analysis.memory.gradients import gradient_flow
 from relmo.analysis.syntax.agreement import ALL, agreement
 from relmo.errors import RelmoError

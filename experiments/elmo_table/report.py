@@ -15,8 +15,8 @@ from experiments.elmo_table.plan import TablePlan
 from experiments.elmo_table.rows import ROWS
 from experiments.elmo_table.slices import write_slices
 from experiments.elmo_table.tables import ElmoTables, to_markdown
+from experiments.tables import require_data
 from experiments.trainings import Location, Outcome, run_trainings
-from relmo.analysis.core.published import require_data
 from relmo.disk.outputs import atomic
 from relmo.errors import SettingError, WrongKindError
 from relmo.settings.kinds import KINDS

@@ -9,7 +9,8 @@ import torch
 
 from experiments import agreement
 from experiments.agreement import PHENOMENA, WordChoice, make_table, read_blimp, read_lakretz, read_linzen
-from relmo.analysis.core.published import Controls, PublishedTable, untrained
+from experiments.tables import Controls, PublishedTable
+from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError, ModelError
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork

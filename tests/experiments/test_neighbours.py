@@ -21,13 +21,14 @@ from experiments.neighbours import (
     read_corpus,
     score_nearest,
 )
-from relmo.analysis.core.published import Controls, untrained
+from experiments.senses import Lemma, SenseSentence, SenseTag
+from experiments.tables import Controls
+from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
-from relmo.text.senses import Lemma, SenseSentence, SenseTag
 from relmo.text.vocabulary import Vocabulary
 from support.published import find_row
 

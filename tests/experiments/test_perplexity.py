@@ -9,7 +9,8 @@ import torch
 
 from experiments import perplexity
 from experiments.perplexity import SETS, make_table, read_sentences, split_wikitext, take_words, unigram_perplexity
-from relmo.analysis.core.published import Controls, untrained
+from experiments.tables import Controls
+from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError, ModelError
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments import IN_PACKAGE, TABLES, check_name, reproduce
-from relmo.analysis.core.published import ComparedRow, Controls, PublishedTable, data_folder, require_data
+from experiments import TABLES, check_name, reproduce
+from experiments.tables import ComparedRow, Controls, PublishedTable, require_data
 from relmo.errors import CorpusError, SettingError
+from relmo.explorer.extras import data_folder
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
@@ -62,8 +63,7 @@ def test_missing_data_is_one_line_that_says_what_and_where(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_name_has_its_module_and_says_what_is_missing(name: str, tmp_path: Path) -> None:
-    module = f"relmo.analysis.meaning.{IN_PACKAGE[name]}" if name in IN_PACKAGE else f"experiments.{name}"
-    assert re.search(r" et al\. 20\d\d", import_module(module).__doc__ or "")
+    assert re.search(r" et al\.\s20\d\d", import_module(f"experiments.{name}").__doc__ or "")
     model = make_bilm(SentenceVocabulary([*SentenceVocabulary.specials, "the"]))
     with pytest.raises(CorpusError, match="--data"):
         reproduce(name, model, data=tmp_path, controls=Controls(model))

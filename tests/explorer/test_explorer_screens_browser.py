@@ -8,7 +8,7 @@ import pytest
 import torch
 from test_explorer_browser import AXE, VIOLATIONS, Watched, browser, pytestmark  # noqa: F401
 
-from relmo.analysis.core.published import untrained
+from relmo.analysis.core.untrained import untrained
 from relmo.explorer import comparison, work
 from relmo.explorer.examples import DATA
 from relmo.explorer.extras import Extras

@@ -12,6 +12,7 @@ import h5py
 import pytest
 
 import relmo
+from experiments.senses import read_framework
 from relmo.cli.models import gather
 from relmo.disk.files import fingerprint
 from relmo.errors import MAX_MESSAGE_LENGTH, RelmoError
@@ -21,7 +22,6 @@ from relmo.store.folder import read_tensors, write_tensors
 from relmo.text.minimal_pairs import read_pairs
 from relmo.text.readers.labelled import read_labelled
 from relmo.text.readers.tagged import read_tagged
-from relmo.text.senses import read_framework
 from relmo.text.vocabulary import Vocabulary
 from support import fuzz_models, small_models, tagging
 

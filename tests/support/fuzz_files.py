@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import relmo
+from experiments.senses import SenseIndex, read_framework, read_semcor
 from relmo.analysis.meaning.occurrences import OccurrenceIndex, build_index
 from relmo.config import build, check_keys, read_toml, to_toml
 from relmo.disk.files import sha256
@@ -53,7 +54,6 @@ from relmo.text.readers.parallel import read_parallel
 from relmo.text.readers.reading import read_questions
 from relmo.text.readers.roles import read_roles
 from relmo.text.readers.tagged import read_tagged
-from relmo.text.senses import SenseIndex, read_framework, read_semcor
 from relmo.text.suites import read_suite
 from relmo.text.trees import read_conllu_sentences, read_depths
 from relmo.training.loop import Step

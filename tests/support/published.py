@@ -1,6 +1,6 @@
 """Rows of published tables."""
 
-from relmo.analysis.core.published import ComparedRow, PublishedTable
+from experiments.tables import ComparedRow, PublishedTable
 
 
 def find_row(table: PublishedTable, name: str) -> ComparedRow:

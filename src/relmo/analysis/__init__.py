@@ -8,7 +8,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED = {
-    "core.untrained": "core.published",
+    "core.published": "core.untrained",
     "meaning.lookup": "meaning.occurrences",
     "meaning.neighbours": "meaning.occurrences",
     "memory.fresh": "memory.gradients",

@@ -36,7 +36,7 @@ class Companions(FrozenSettings):
     """A folder with minimal pairs: BLiMP's .jsonl, Lakretz's .txt, Linzen's .gold, .tab, or your own .csv. By default
     the folder in RELMO_DATA, or ./data."""
     figures: Path | None = None
-    """Output of relmo analyse meaning --measure --json: parts of speech and senses by layer."""
+    """Output of python -m experiments pos wsd --json, in a clone: parts of speech and senses by layer."""
 
 
 def explore(
@@ -116,9 +116,8 @@ def open_session(
     is_default: bool = True,
 ) -> Any:
     """Open a session with a model. Text, tokenizer and companions of a seq2seq model are for the default model only."""
-    from relmo.analysis.core.published import data_folder
     from relmo.explorer.align import AlignSession, is_seq2seq
-    from relmo.explorer.extras import Extras
+    from relmo.explorer.extras import Extras, data_folder
     from relmo.explorer.session import Session
 
     if not is_default:

@@ -248,21 +248,6 @@ def print_coloured(text: Any) -> None:
     console.print(output, soft_wrap=True)
 
 
-def print_published_table(table: Any) -> None:
-    """Print a published table: our numbers, the published ones in columns of their own, and the notes."""
-    published = [column for column in table.columns if any(column in (row.published or {}) for row in table.rows)]
-    ours = [column for column in table.columns if any(column in row.ours for row in table.rows)]
-    rows = []
-    for row in table.rows:
-        numbers = [row.ours.get(column) for column in ours]
-        numbers += [(row.published or {}).get(column) for column in published]
-        rows.append([row.name, *map(format_number, numbers)])
-    print(f"{table.name}: {table.title}\n{table.paper}\n")
-    print_table(["", *ours, *(f"published {column}" for column in published)], rows)
-    notes = [*(f"{row.name}: {row.note}" for row in table.rows if row.note), *table.notes]
-    print("", *(f"- {note}".replace(": \n", ":\n").replace("\n", "\n    ") for note in notes), "", sep="\n")
-
-
 def format_number(number: float | None) -> str:
     """Return a number for a table; None is empty."""
     if number is None:

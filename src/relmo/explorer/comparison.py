@@ -9,9 +9,9 @@ import numpy as np
 
 from relmo.analysis.core.causal import list_units
 from relmo.analysis.core.features import Document, read, tracks
-from relmo.analysis.core.published import untrained
 from relmo.analysis.core.show import split_progress, with_progress
 from relmo.analysis.core.trace import trace
+from relmo.analysis.core.untrained import untrained
 from relmo.analysis.units.compare import (
     COPY_LENGTHS,
     check_comparable,

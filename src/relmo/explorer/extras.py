@@ -4,6 +4,7 @@ A page refers to them by name, never by path. Nothing is downloaded.
 """
 
 import json
+import os
 import re
 import threading
 from collections.abc import Sequence
@@ -20,10 +21,16 @@ from relmo.store.references import find_installed
 from relmo.tasks.task import Task
 from relmo.text.minimal_pairs import BLIMP, PAIR_SETS, READERS, MinimalPair, read_pairs
 
+DATA_VARIABLE = "RELMO_DATA"
 FIGURES = {"pos": "all words", "wsd": "both sets"}  # measurements by layer, and the column shown for each
 MAX_FIGURE = 1e9
 PAIR_FOLDERS = ("tasks/agreement", "agreement", "")  # of the data folder; the first that exists is searched
 MAX_FILES = 2000  # per folder
+
+
+def data_folder(folder: Path | None = None) -> Path:
+    """Return the data folder: `folder` if there is one, else $RELMO_DATA, else `data/` in the working directory."""
+    return Path(os.environ.get(DATA_VARIABLE) or "data") if folder is None else folder
 
 
 class Pack(NamedTuple):
@@ -173,7 +180,7 @@ def _has_pairs(file: Path) -> bool:
 
 
 def read_figures(path: Path) -> list[dict[str, Any]]:
-    """Read measurements by layer, printed by `relmo analyse meaning --measure` or `python -m experiments` as JSON."""
+    """Read measurements by layer, printed by `python -m experiments pos wsd --json`."""
     try:
         content = parse_json(read_text_file(path))
     except ValueError as error:
@@ -194,6 +201,6 @@ def read_figures(path: Path) -> list[dict[str, Any]]:
         title = str(table.get("title"))[:200]
         figures.append({"name": table["name"], "title": title, "column": column, "rows": rows})
     if not figures:
-        advice = f"create them: relmo analyse meaning --measure pos --json > {path.name}"
+        advice = f"create them: python -m experiments pos --json > {path.name}"
         raise SettingError(f"{path}: no measurements by layer; {advice}")
     return figures

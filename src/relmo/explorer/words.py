@@ -9,8 +9,8 @@ import numpy as np
 
 from relmo.analysis.core.effects import wilson
 from relmo.analysis.core.features import Document
-from relmo.analysis.core.published import untrained
 from relmo.analysis.core.show import split_progress
+from relmo.analysis.core.untrained import untrained
 from relmo.analysis.meaning.occurrences import build_index, meaning, normalize
 from relmo.analysis.meaning.probe import linear_probe, most_frequent_labels
 from relmo.errors import SettingError

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from relmo.analysis.core.published import untrained
+from relmo.analysis.core.untrained import untrained
 from relmo.errors import ModelError
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.analysis.core.published import untrained
+from relmo.analysis.core.untrained import untrained
 from relmo.analysis.memory.gradients import (
     Fresh,
     forget_bias_sweep,

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from relmo.analysis.core.effects import Interval, mean_interval
-from relmo.analysis.core.published import untrained
 from relmo.analysis.core.show import Report, Table, split_progress
+from relmo.analysis.core.untrained import untrained
 from relmo.analysis.syntax.agreement import MAX_PLOTTED, agreement, draw_accuracies, format_accuracy
 from relmo.analysis.syntax.pair_scores import BATCH_TEXTS, accuracy
 from relmo.errors import CorpusError, SettingError, quote

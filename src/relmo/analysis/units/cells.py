@@ -11,10 +11,10 @@ import numpy as np
 from relmo.analysis.core import effects
 from relmo.analysis.core.causal import How, Unit, ablate_units, compute_hold_values, list_units, stack_unit_rows
 from relmo.analysis.core.features import Document
-from relmo.analysis.core.published import untrained
 from relmo.analysis.core.show import split_progress
 from relmo.analysis.core.stack import build_stack
 from relmo.analysis.core.trace import Trace, trace
+from relmo.analysis.core.untrained import untrained
 from relmo.analysis.units.cell_report import BestUnit, CellReport, Effect, Scores, UnitControls, UnitR
 from relmo.errors import SettingError
 from relmo.models.sequence_model import SequenceModel

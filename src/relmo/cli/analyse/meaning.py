@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from relmo.cli.options import MODELS, PRINTING, Models, Overwrite, Positive, Printing
-from relmo.cli.terminal import print_json, print_published_table, print_tables, progress_bar
+from relmo.cli.terminal import print_json, print_tables, progress_bar
 from relmo.errors import ModelError, SettingError, quote
 from relmo.settings.fields import FrozenSettings, PathName
 from relmo.settings.kinds import TASKS
@@ -31,29 +31,18 @@ class CorpusOptions(FrozenSettings):
     """Static word vectors for comparison; by default the bundled ones."""
 
 
-class LayerOptions(FrozenSettings):
-    """Comparison of layers."""
-
-    mix: tuple[str, ...] = ()
-    """A trained task with ELMo: show its weight of each layer."""
-    measure: tuple[Literal["wsd", "pos"], ...] = ()
-    """Evaluate each layer: wsd for word sense disambiguation, pos for part-of-speech tagging."""
-    data: Path | None = None
-    """The data folder for --measure."""
-
-
 def meaning(
     sentence: str | None = None,
     word: str | None = None,
     *,
     model: PathName | None = None,
     corpus: Annotated[CorpusOptions, Parameter(name="*", group="Corpus")] = CorpusOptions(),
-    layers: Annotated[LayerOptions, Parameter(name="*", group="Layers")] = LayerOptions(),
+    mix: tuple[str, ...] = (),
     output: Printing = PRINTING,
     loading: Models = MODELS,
 ) -> None:
     """Find the nearest occurrences of a word of a sentence in a corpus, layer by layer, and the neighbours of its
-    static vector. Also evaluate layers on senses and parts of speech, and show the layer weights of tasks.
+    static vector. Also show the layer weights of tasks.
 
     For example:
 
@@ -65,20 +54,21 @@ def meaning(
         sentence: A sentence; it is tokenised.
         word: The word of the sentence to look up, or its position from 0.
         model: A bidirectional language model; by default the one that --index was built with, or the bundled one.
+        mix: A trained task with ELMo: show its weight of each layer.
     """
     if (sentence is None) != (word is None):
         raise SettingError("SENTENCE or WORD is missing: relmo analyse meaning SENTENCE WORD --index DIR")
     if (sentence is not None or corpus.build) and corpus.index is None:
         raise SettingError("--index is missing; give the index folder of the corpus: --index DIR")
-    if sentence is None and not (corpus.build or layers.mix or layers.measure):
-        raise SettingError("nothing to do; give SENTENCE and WORD, or --build, --mix or --measure")
+    if sentence is None and not (corpus.build or mix):
+        raise SettingError("nothing to do; give SENTENCE and WORD, --build or --mix")
     from relmo.analysis.meaning.occurrences import OccurrenceIndex, mix_table, mix_weights
     from relmo.analysis.meaning.occurrences import meaning as look_up
     from relmo.loading import load, load_vectors
 
     record: dict[str, Any] = {}
     tables: list[Any] = []
-    needs_model = sentence is not None or corpus.build or layers.measure
+    needs_model = sentence is not None or corpus.build
     source = model
     if model is None and corpus.index is not None and not corpus.build:
         source = OccurrenceIndex.open(corpus.index).source
@@ -99,9 +89,9 @@ def meaning(
                 output.say(f"{corpus.index}: has no other occurrence of {looked_up}")
             if result.static == []:
                 output.say(f"{looked_up} has no static vector to compare with")
-        if layers.mix:
+        if mix:
             mixes: dict[str, Any] = {}
-            for name in layers.mix:
+            for name in mix:
                 mixes[name] = mix_weights(load(name, kinds=TASKS, device=loading.device))  # type: ignore[arg-type]
                 if not mixes[name]:
                     raise ModelError(f"{name}: was trained without ELMo and has no layer weights")
@@ -109,8 +99,6 @@ def meaning(
             tables.append(mix_table(mixes))
     if not output.json:
         print_tables(*tables)
-    if loaded is not None and layers.measure:
-        record |= _evaluate_layers(loaded, layers, corpus.vectors, output)
     if output.json:
         print_json(record)
 
@@ -129,20 +117,3 @@ def _build_index(corpus: CorpusOptions, model: Any, source: str | None, *, quiet
     with progress_bar(unit="words", quiet=quiet) as progress:
         index = build_index(corpus.index, model, sentences(), progress=progress, **options)
     return {"folder": str(corpus.index), "words": len(index)}
-
-
-def _evaluate_layers(model: Any, layers: LayerOptions, vectors: str | None, output: Printing) -> dict[str, Any]:
-    from relmo.analysis.core.published import Controls, data_folder, untrained
-    from relmo.analysis.meaning import probe, senses
-    from relmo.loading import load_vectors
-
-    measures = {"pos": probe.make_table, "wsd": senses.make_table}
-    record: dict[str, Any] = {}
-    for name in layers.measure:
-        controls = Controls(untrained(model), load_vectors(vectors, output.say))
-        with output.notes():
-            table = measures[name](model, data=data_folder(layers.data), controls=controls, on_message=output.say)
-        record[name] = table.summary()
-        if not output.json:
-            print_published_table(table)
-    return record

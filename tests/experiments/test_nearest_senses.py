@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.analysis.meaning.senses import (
+from experiments.senses import Lemma, SenseIndex, SenseSentence, SenseTag
+from experiments.wsd import (
     Embed,
     SenseAverages,
     bilm_embedder,
@@ -19,7 +20,6 @@ from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings
-from relmo.text.senses import Lemma, SenseIndex, SenseSentence, SenseTag
 from relmo.text.vocabulary import SentenceVocabulary, Vocabulary
 
 BANK, RIVER, MONEY = Lemma("bank", "NOUN"), "bank%1:17:01::", "bank%1:14:00::"

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.analysis.core.published import Controls, untrained
+from experiments.pos import ALL, UNSEEN, embed_layer, make_table, read_tagged, score_tags
+from experiments.tables import Controls
+from relmo.analysis.core.untrained import untrained
 from relmo.analysis.meaning import probe
-from relmo.analysis.meaning.probe import ALL, UNSEEN, embed_layer, make_table, read_tagged, score_tags
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.senses import Lemma, SenseIndex, SenseSentence, SenseTag, read_framework, read_semcor, split_phrase
 from relmo.errors import CorpusError
-from relmo.text.senses import Lemma, SenseIndex, SenseSentence, SenseTag, read_framework, read_semcor, split_phrase
 
 INDEX = """bank%1:14:00:: 08420278 2 20
 bank%1:17:01:: 09213565 1 25

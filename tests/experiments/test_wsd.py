@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.analysis.core.published import Controls, PublishedTable, untrained
-from relmo.analysis.meaning.senses import BOTH, make_table, normalise
+from experiments.senses import SenseSentence
+from experiments.tables import Controls, PublishedTable
+from experiments.wsd import BOTH, make_table, normalise
+from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
-from relmo.text.senses import SenseSentence
 from relmo.text.vocabulary import Vocabulary
 from support.published import find_row
 

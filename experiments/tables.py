@@ -1,24 +1,14 @@
 """Tables of published figures beside those of a model: where their data is found, their controls, and their rows."""
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import torch
-
-from relmo.errors import CorpusError, ModelError
+from relmo.cli.terminal import format_number, print_table
+from relmo.errors import CorpusError
+from relmo.explorer.extras import DATA_VARIABLE
 from relmo.models.bilm import BiLM
-from relmo.models.sequence_model import SequenceModel
 from relmo.models.vectors import WordVectors
-
-M = TypeVar("M", bound=SequenceModel)
-DATA_VARIABLE = "RELMO_DATA"
-
-
-def data_folder(folder: Path | None = None) -> Path:
-    """Return the data folder: `folder` if there is one, else $RELMO_DATA, else `data/` in the working directory."""
-    return Path(os.environ.get(DATA_VARIABLE) or "data") if folder is None else folder
 
 
 def require_data(data: Path, relative: str, description: str) -> Path:
@@ -30,15 +20,6 @@ def require_data(data: Path, relative: str, description: str) -> Path:
             f"set the data folder with --data DIR or {DATA_VARIABLE}=DIR"
         )
     return path
-
-
-def untrained(model: M, seed: int = 0) -> M:
-    """Return the same model with initial weights; torch's random state is restored."""
-    if not model.is_recurrent:
-        raise ModelError("Only recurrent language models can be reinitialised.")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return model.with_initial_weights()
 
 
 @dataclass(frozen=True)
@@ -81,3 +62,18 @@ class PublishedTable:
         rows = [{"name": row.name, "ours": row.ours, "published": row.published, "note": row.note} for row in self.rows]
         about = {"name": self.name, "title": self.title, "paper": self.paper, "columns": list(self.columns)}
         return about | {"rows": rows, "notes": self.notes, "extra": self.extra}
+
+
+def print_published_table(table: Any) -> None:
+    """Print a published table: our numbers, the published ones in columns of their own, and the notes."""
+    published = [column for column in table.columns if any(column in (row.published or {}) for row in table.rows)]
+    ours = [column for column in table.columns if any(column in row.ours for row in table.rows)]
+    rows = []
+    for row in table.rows:
+        numbers = [row.ours.get(column) for column in ours]
+        numbers += [(row.published or {}).get(column) for column in published]
+        rows.append([row.name, *map(format_number, numbers)])
+    print(f"{table.name}: {table.title}\n{table.paper}\n")
+    print_table(["", *ours, *(f"published {column}" for column in published)], rows)
+    notes = [*(f"{row.name}: {row.note}" for row in table.rows if row.note), *table.notes]
+    print("", *(f"- {note}".replace(": \n", ":\n").replace("\n", "\n    ") for note in notes), "", sep="\n")

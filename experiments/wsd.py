@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from experiments.senses import POS, Lemma, SenseIndex, SenseSentence, SenseTag, read_framework, read_semcor
+from experiments.tables import ComparedRow, Controls, PublishedTable, require_data
 from relmo.analysis.core.effects import bootstrap_difference
-from relmo.analysis.core.published import ComparedRow, Controls, PublishedTable, require_data
 from relmo.analysis.meaning.occurrences import normalize
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
-from relmo.text.senses import POS, Lemma, SenseIndex, SenseSentence, SenseTag, read_framework, read_semcor
 
 Embed = Callable[[Iterable[Sequence[str]]], Iterator[np.ndarray]]
 """Function from sentences to word vectors, (layers, words, dim) each."""
