@@ -297,31 +297,28 @@ def _evaluate_language_model(
     from relmo.models.evaluate import BiScore
 
     adaptation: Adaptation | None = None
-    scores: dict[str, list[Any]] = {}  # of the model, then of its adaptation, if any
+    scores: dict[str, Any] = {}
     unit = "character" if getattr(loaded.settings.text, "unit", "word") == "char" else "word"
     with rate_bars(unit, quiet=quiet) as add_bar:
         if options != AdaptOptions():
             watch = None if options.adapt_statistics is None else add_bar(str(options.adapt_statistics))
-            adaptation = Adaptation(loaded, options, watch)
+            adaptation = Adaptation(loaded, watch, **vars(options))
         for file in files:
-            scores[file] = loaded.score_file(file, batch, add_bar(file), adaptation)
-    totals = [sum(group[1:], start=group[0]) for group in zip(*scores.values(), strict=True)]
+            scores[file] = loaded.evaluate(file, lanes=batch, watch=add_bar(file), adaptation=adaptation)
+    total = sum(list(scores.values())[1:], start=next(iter(scores.values())))
     if json:
-        records = [
-            {"file": file} | plain.summary() | {"adapted": score.summary() for score in adapted}
-            for file, (plain, *adapted) in [*scores.items(), ("all", totals)]
-        ]
-        total = {name: value for name, value in records.pop().items() if name != "file"}
+        records = [{"file": file} | score.summary() for file, score in scores.items()]
         settings = {} if adaptation is None else {"adaptation": vars(options)}
-        print_json({"model": model} | settings | {"files": records, "total": total})
+        print_json({"model": model} | settings | {"files": records, "total": total.summary()})
         return
     if quiet:
-        print(*("\t".join(f"{score.perplexity:.4f}" for score in pair) for pair in scores.values()), sep="\n")
+        pairs = ((score, score.adapted) for score in scores.values())
+        print(*("\t".join(f"{score.perplexity:.4f}" for score in pair if score) for pair in pairs), sep="\n")
         return
     rows = []
-    pairs = list(scores.items()) if len(scores) == 1 else [*scores.items(), ("all", totals)]
-    named = [(f"{name}{' adapted' * i}", score) for name, pair in pairs for i, score in enumerate(pair)]
-    for name, score in named:
+    scores |= {"all": total} if len(scores) > 1 else {}
+    scores |= {f"{name} adapted": score.adapted for name, score in scores.items() if score.adapted is not None}
+    for name, score in scores.items():
         if isinstance(score, BiScore):
             count, forward, backward = score.tokens, score.forward_perplexity, score.backward_perplexity
             numbers = {"forward": forward, "backward": backward, "joint": score.perplexity}

@@ -1,7 +1,7 @@
 """Bidirectional language models: a network with its vocabulary and its text settings."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -15,10 +15,10 @@ from torch.nn.utils.rnn import pad_sequence
 from relmo.embedding.engine import Embedder, pool, windows
 from relmo.errors import ModelError, SettingError, quote
 from relmo.models.adapt import LineAdapter
-from relmo.models.evaluate import BiScore, Progress, bilm_nll, full_precision
+from relmo.models.evaluate import BiScore, bilm_nll, full_precision
 from relmo.models.saved import CardText, SavedFolder, describe_layers
-from relmo.models.sequence_model import Reading, SequenceModel
-from relmo.models.surprisal import ReadLine, SurprisalTable, Texts, read_line, score_windows
+from relmo.models.sequence_model import FileParts, Reading, SequenceModel
+from relmo.models.surprisal import ReadLine, Rows, SurprisalTable, Texts, read_line, score_windows
 from relmo.networks.bilm import BiLMNetwork, DictionaryEncoder
 from relmo.nn import fork_safe_lock
 from relmo.nn.quantize import PRECISIONS, Precision
@@ -302,24 +302,13 @@ class BiLM(SequenceModel):
         shape = (self.network.layer_count, self.network.size) if layers == "all" else (self.network.size,)
         return np.stack(pooled) if pooled else np.zeros((0, *shape), dtype=np.float32)
 
-    def evaluate(
-        self, file: str | Path, *, lanes: int = 16, watch: Callable[[int, int], object] | None = None
-    ) -> BiScore:
-        """Return the score of a file. Every word is predicted once per direction, with the state carried throughout.
-
-        `lanes` affects the speed only. `watch` is called with the words scored since the last call and the total."""
-        score: BiScore = self.score_file(file, lanes, watch)[0]
-        return score
-
-    def open_file(self, file: str | Path, folder: Path) -> tuple[list["SentenceReading"], Callable[..., BiScore]]:
+    def open_file(self, file: str | Path, folder: Path) -> FileParts:
         vocabulary = self.get_output_vocabulary()
         lexicon, sentences = encode_sentence_file(str(file), self.settings.text, vocabulary, folder)
         text = bilm_text(sentences.words, lexicon, vocabulary, self.settings.model, self.device)
         readings = [SentenceReading(self, text, lexicon, direction) for direction in range(2)]
-        return readings, partial(BiScore, sentences.predictions, sentences.unknown)
-
-    def total_nll(self, readings: list["SentenceReading"], lanes: int, progress: Progress | None) -> tuple[float, ...]:
-        return bilm_nll(self.network, readings[0].text, lanes=lanes, progress=progress)
+        compute_nll = partial(bilm_nll, self.network, text)
+        return readings, compute_nll, partial(BiScore, sentences.predictions, sentences.unknown)
 
     def surprisal(
         self,
@@ -351,11 +340,7 @@ class BiLM(SequenceModel):
         return line if line.symbols else None
 
     def score_lines(
-        self,
-        rows: Sequence[Sequence[ReadLine]],
-        options: SurprisalOptions,
-        carry: State | None,
-        update: LineAdapter | None = None,
+        self, rows: Rows, options: SurprisalOptions, carry: State | None, adapter: LineAdapter | None = None
     ) -> tuple[np.ndarray, State]:
         """Return surprisal and entropy (2, B, T), in bits, of rows of sentences in reading order, and the state."""
         network, vocabulary, d = self.network, self.get_output_vocabulary(), int(options.direction == "backward")
@@ -377,17 +362,16 @@ class BiLM(SequenceModel):
         else:
             encoded = Spellings(lexicon, self.settings.model.max_characters).ids()
         words = torch.from_numpy(encoded).to(self.device)
-        vectors = None if update is not None else network.encoder(words)
+        vectors = network.encoder(words) if adapter is None else None  # updates change them
         x = torch.stack(pad_sequence(inputs).split(len(rows), dim=1)).to(self.device)  # (2, T, B)
         y = pad_sequence(targets, True, vocabulary.end).to(self.device)  # (B, T)
 
         def read(window: slice, state: State) -> tuple[Tensor, State]:
-            table = network.encoder(words) if vectors is None else vectors  # updates change it
-            run = network.lstm(embedding(x[:, window], table), state)
+            run = network.lstm(embedding(x[:, window], network.encoder(words) if vectors is None else vectors), state)
             return run.layers[-1][d].transpose(0, 1), run.state
 
         state = network.initial_state(len(rows)) if carry is None else carry
-        return score_windows(read, network.softmax.log_probs, y, state, len(vocabulary), update)
+        return score_windows(read, network.softmax.log_probs, y, state, len(vocabulary), adapter)
 
     def log_probs(
         self, sentences: Iterable[str | Sequence[str]], *, direction: Literal["both", "forward", "backward"] = "both"

@@ -13,11 +13,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from relmo.errors import ModelError, SettingError
 from relmo.models.adapt import LineAdapter
-from relmo.models.evaluate import Progress, Score, total_nll
+from relmo.models.evaluate import Score, total_nll
 from relmo.models.generate import BeamOptions, BeamStep, SampleBatch, Sampling, Text, beam_search, step_batch
 from relmo.models.saved import CardText, SavedFolder, describe_layers
-from relmo.models.sequence_model import Reading, SequenceModel
-from relmo.models.surprisal import ReadLine, SurprisalTable, Texts, read_line, score_windows
+from relmo.models.sequence_model import FileParts, Reading, SequenceModel
+from relmo.models.surprisal import ReadLine, Rows, SurprisalTable, Texts, read_line, score_windows
 from relmo.networks import make_language_model
 from relmo.networks.language_model import Encoder, NeuralLM, RecurrentLM
 from relmo.networks.ngram import NGramLM
@@ -167,23 +167,11 @@ class LanguageModel(SequenceModel):
         nll = total_nll(self.network, ids, lanes=1, device=self.device)
         return Score(len(ids) - 1, len(text), 0, nll).perplexity
 
-    def evaluate(
-        self, file: str | Path, *, lanes: int = 16, watch: Callable[[int, int], object] | None = None
-    ) -> Score:
-        """Return the score of a file. Every symbol is predicted once, with the state carried throughout.
-
-        `lanes` affects the speed only. `watch` is called with the symbols scored since the last call and the total."""
-        score: Score = self.score_file(file, lanes, watch)[0]
-        return score
-
-    def open_file(self, file: str | Path, folder: Path) -> tuple[list["StreamReading"], Callable[..., Score]]:
+    def open_file(self, file: str | Path, folder: Path) -> FileParts:
         stream = encode_file(str(file), self.settings.text, self.vocabulary, folder)
+        compute_nll = partial(total_nll, self.network, stream.ids, device=self.device)
         make_score = partial(Score, stream.predictions, stream.characters, stream.unknown)
-        return [StreamReading(self, stream.ids)], make_score
-
-    def total_nll(self, readings: list["StreamReading"], lanes: int, progress: Progress | None) -> list[float]:
-        (reading,) = readings
-        return [total_nll(self.network, reading.ids, lanes=lanes, device=self.device, progress=progress)]
+        return [StreamReading(self, stream.ids)], compute_nll, make_score
 
     def surprisal(
         self,
@@ -219,11 +207,7 @@ class LanguageModel(SequenceModel):
         return read_line(source, self.settings.text, options, ends)
 
     def score_lines(
-        self,
-        rows: Sequence[Sequence[ReadLine]],
-        options: SurprisalOptions,
-        carry: tuple[State, int] | None,
-        update: LineAdapter | None = None,
+        self, rows: Rows, options: SurprisalOptions, carry: tuple[State, int] | None, adapter: LineAdapter | None = None
     ) -> tuple[np.ndarray, tuple[State, int]]:
         """Return surprisal and entropy (2, B, T), in bits, of rows of lines; `carry` is a state and the last symbol."""
         network, end = self.network, self.vocabulary.end
@@ -238,7 +222,7 @@ class LanguageModel(SequenceModel):
         def read(window: slice, state: State) -> tuple[Tensor, State]:
             return network.features(symbols[:, :-1][:, window], state)
 
-        scores, state = score_windows(read, network.log_probs, symbols[:, 1:], state, network.vocab_size, update)
+        scores, state = score_windows(read, network.log_probs, symbols[:, 1:], state, network.vocab_size, adapter)
         return scores, (state, int(ids[-1][-1]))
 
     def generate(

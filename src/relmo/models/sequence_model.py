@@ -16,17 +16,18 @@ from torch import Tensor, nn
 
 from relmo.errors import CorpusError, ModelError
 from relmo.models.adapt import Adaptation, LineAdapter
-from relmo.models.evaluate import Progress, full_precision
+from relmo.models.evaluate import Watch, full_precision
 from relmo.models.saved import SavedModel
-from relmo.models.surprisal import ReadLine, Texts, WordSurprisal, surprisal_rows
+from relmo.models.surprisal import ReadLine, Rows, Texts, WordSurprisal, surprisal_rows
 from relmo.nn.recurrence import State
 from relmo.nn.softmax import FullSoftmax
 from relmo.settings.fields import check_text
-from relmo.settings.options import AdaptOptions, SurprisalOptions
+from relmo.settings.options import SurprisalOptions
 from relmo.text.sources import SourceText
 from relmo.text.vocabulary import Vocabulary
 
 BATCH_SYMBOLS = 1 << 14  # symbols per batch
+FileParts = tuple[Sequence["Reading"], Callable[..., Any], Callable[..., Any]]
 
 
 class SequenceModel(SavedModel):
@@ -102,37 +103,20 @@ class SequenceModel(SavedModel):
         options.check_for(characters=self.unit == "char", bidirectional=is_bidirectional, tokenizer=tokenizer)
         return surprisal_rows(self, texts, options)
 
-    def evaluate_adapted(
-        self,
-        file: str | Path,
-        *,
-        lanes: int = 16,
-        watch: Callable[[int, int], object] | None = None,
-        **options: Any,
-    ) -> tuple[Any, Any]:
-        """Return the score of a file, as `evaluate` does, and its score by a copy of the model that adapts to it.
+    def evaluate(
+        self, file: str | Path, *, lanes: int = 16, watch: Watch | None = None, adaptation: Adaptation | None = None
+    ) -> Any:
+        """Return the score of a file. Every symbol is predicted once per direction, with the state carried throughout.
 
-        The options are those of `AdaptOptions`: `adapt=0.1`, `cache=500`. The model sees the text it is scored on, so
-        the second score cannot be compared with that of another model that does not. The model is not changed."""
-        plain, adapted = self.score_file(file, lanes, watch, Adaptation(self, AdaptOptions(**options)))
-        return plain, adapted
-
-    def score_file(
-        self,
-        file: str | Path,
-        lanes: int,
-        watch: Callable[[int, int], object] | None,
-        adaptation: Adaptation | None = None,
-    ) -> list[Any]:
-        """Return the score of a file, followed by that of the adaptation, if any."""
+        `lanes` affects the speed only. `watch` is called with the symbols scored since the last call and the total.
+        An `Adaptation` of the model adds a second score, `adapted`; it sees the text that it is scored on."""
         with tempfile.TemporaryDirectory() as scratch:
-            readings, make_score = self.open_file(file, Path(scratch))
+            readings, total_nll, make_score = self.open_file(file, Path(scratch))
             total = readings[0].num_steps * (1 if adaptation is None else 1 + len(readings))
             progress = None if watch is None else lambda count: watch(count, total)
-            scores = [make_score(*self.total_nll(readings, lanes, progress))]
-            if adaptation is not None:
-                scores.append(make_score(*adaptation.total_nll(readings, progress)))
-            return scores
+            nll = np.atleast_1d(total_nll(lanes=lanes, progress=progress)).tolist()
+            adapted = None if adaptation is None else make_score(*adaptation.total_nll(readings, progress))
+            return make_score(*nll, adapted=adapted)
 
     def symbol_losses(self, texts: Sequence[Sequence[str]], direction: str = "forward") -> np.ndarray:
         """Return the loss of every symbol of texts in nats, without their ends; float64 (T,)."""
@@ -187,13 +171,9 @@ class SequenceModel(SavedModel):
         """Return the steps of one direction over a text."""
         raise NotImplementedError
 
-    def open_file(self, file: str | Path, folder: Path) -> tuple[Sequence["Reading"], Callable[..., Any]]:
-        """Encode a file into `folder`; return a reading of each direction, and a function that makes a score of their
-        negative log-likelihoods."""
-        raise NotImplementedError
-
-    def total_nll(self, readings: Any, lanes: int, progress: Progress | None) -> Sequence[float]:
-        """Return the negative log-likelihood of each of the readings of a file, in nats."""
+    def open_file(self, file: str | Path, folder: Path) -> FileParts:
+        """Encode a file into `folder`; return a reading of each direction, a function (lanes, progress) that computes
+        the negative log-likelihood of each, and one that makes a score of these."""
         raise NotImplementedError
 
     def read_line(self, source: SourceText, options: SurprisalOptions, *, last: bool) -> ReadLine | None:
@@ -201,14 +181,10 @@ class SequenceModel(SavedModel):
         raise NotImplementedError
 
     def score_lines(
-        self,
-        rows: Sequence[Sequence[ReadLine]],
-        options: SurprisalOptions,
-        carry: Any,
-        update: LineAdapter | None = None,
+        self, rows: Rows, options: SurprisalOptions, carry: Any, adapter: LineAdapter | None = None
     ) -> tuple[np.ndarray, Any]:
         """Return surprisal and entropy (2, B, T), in bits, of rows of lines in reading order, and the state after them;
-        `carry` is the state after the previous ones. `score_windows` takes `update`, which adapts the weights."""
+        `carry` is the state after the previous ones. The `adapter` is for `score_windows`."""
         raise NotImplementedError
 
 

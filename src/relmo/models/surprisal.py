@@ -172,6 +172,9 @@ class ReadLine:
     ends: list[str]  # symbols predicted after the line (backwards, before it)
 
 
+Rows = Sequence[Sequence[ReadLine]]  # of a batch, each of consecutive lines
+
+
 def read_line(
     source: SourceText, text: TextSettings | BiLMTextSettings, options: SurprisalOptions, ends: list[str]
 ) -> ReadLine:
@@ -213,8 +216,9 @@ def surprisal_rows(
     vocabulary, backward = model.vocabulary, options.direction == "backward"
     assert vocabulary is not None
     carry: Any = None
-    adapter = None if options.adapt is None else LineAdapter(model, options)
-    sources = iter(texts) if adapter is None else adapter.watch(texts)
+    adapter = None if options.adapt is None else LineAdapter(model, options.adapt)
+    score_lines = model.score_lines if adapter is None else adapter.score_lines
+    sources = iter(texts)
     source = next(sources, None)
     while source is not None:
         lines: list[ReadLine] = []
@@ -235,7 +239,6 @@ def surprisal_rows(
             batches = [[[i] for i in order[start : start + BATCH_LINES]] for start in starts]
         if adapter is not None:  # one after the other
             batches = [[[i]] for i, size in enumerate(sizes) if size]
-        score_lines = model.score_lines if adapter is None else adapter.score_lines
         scores = [np.empty((2, 0))] * len(lines)
         for batch in batches:
             with torch.no_grad(), full_precision():
@@ -276,15 +279,15 @@ def score_windows(
     targets: Tensor,
     state: State,
     vocab_size: int,
-    update: LineAdapter | None = None,
+    adapter: LineAdapter | None = None,
 ) -> tuple[np.ndarray, State]:
     """Return surprisal and entropy (2, B, T), in bits, at targets (B, T), and the final state; `read` returns features
-    (B, t, D) of a window and the state after it, `distribution` log-probabilities (N, V) of features (N, D). `update`
-    receives the loss of each window after it is scored."""
+    (B, t, D) of a window and the state after it, `distribution` log-probabilities (N, V) of features (N, D). The
+    adapter receives the losses of each window."""
     batch_size = max(1, MAX_PROBS["cuda" if targets.is_cuda else "cpu"] // vocab_size)
     windows = []
     length = targets.shape[1]
-    bounds = {*range(0, length, UNROLL), length, *(() if update is None else update.bounds)}
+    bounds = {*range(0, length, UNROLL), length, *(() if adapter is None else adapter.bounds)}
     for start, stop in pairwise(sorted(bounds)):
         window = slice(start, stop)
         features, state = read(window, state)
@@ -295,8 +298,8 @@ def score_windows(
             losses.append(-log_p.gather(1, ids.unsqueeze(1)).squeeze(1).double())
             entropy.append(torch.special.entr(log_p.detach().exp()).sum(dim=1, dtype=torch.float64))
         nll = torch.cat(losses)
-        if update is not None:
-            update(nll, stop)
+        if adapter is not None:
+            adapter.on_losses(nll, stop)
             nll, state = nll.detach(), tuple(tensor.detach() for tensor in state)
         scores = torch.stack([nll, torch.cat(entropy)]).cpu().numpy() / math.log(2)
         windows.append(scores.reshape(2, *y.shape))

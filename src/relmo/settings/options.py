@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from relmo.errors import SettingError
-from relmo.settings.fields import PathName, Rate, SettingsSection, refuse
+from relmo.settings.fields import ENABLED, Only, PathName, Rate, SettingsSection
 
 Layers = Literal["all", "top", "average"] | int
 Carry = Literal["reset", "carry", "warmup"]
@@ -63,17 +63,14 @@ class SurprisalOptions(SettingsSection):
     ends: bool = False
     """Show the ends of lines and texts (backward: the beginnings) as rows of their own."""
     adapt: AdaptationRate | None = None
-    """Update the weights after each line by its gradient, with this learning rate (van Schijndel & Linzen 2018). The
-    scores of a line are those before its update."""
-    reset: Literal["never", "text", "sentence"] = "never"
-    """When the original weights are restored. never: the weights adapt to all lines. text: after an empty line, and
-    where the id in a table changes. sentence: after each line; the weights adapt to its words, one by one."""
+    """Learning rate of an update of the weights after each line, by its gradient (van Schijndel & Linzen 2018)."""
+    reset: Annotated[Literal["never", "text", "sentence"], Only(adapt=ENABLED)] = "never"
+    """When the original weights are restored. never: they adapt to all lines. text: after an empty line, and where the
+    id in a table changes. sentence: after each line; the weights adapt to its words, one by one."""
 
     def check_for(self, *, characters: bool, bidirectional: bool, tokenizer: str) -> None:
         """Raise `SettingError` if an option is invalid, or has no effect with a model of this kind."""
         self.check()
-        if self.adapt is None:
-            refuse(self, ("reset",), "without adapt")
         if self.direction == "backward" and not bidirectional:
             raise SettingError("direction backward needs a bidirectional model; this model is a forward one")
         if self.space is not None and not characters:
@@ -86,28 +83,20 @@ class AdaptOptions(SettingsSection):
     """Dynamic evaluation and neural cache of `evaluate`."""
 
     adapt: AdaptationRate | None = None
-    """Language models: also score the text while the weights adapt to it, with this learning rate (dynamic evaluation;
-    Krause et al. 2018): each segment is scored first, then the weights are updated by its gradient."""
-    segment: Annotated[int, Meta(ge=1, le=1 << 16)] | None = None
-    """Symbols between two updates. By default 5, or 20 for characters."""
-    adapt_statistics: PathName | None = None
-    """A text, such as the training text, whose mean squared gradients scale the update of each weight. By default all
-    weights have the same learning rate."""
-    adapt_decay: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """Language models: also score the file with weights that are updated after each segment by its gradient, with this
+    learning rate (dynamic evaluation; Krause et al. 2018)."""
+    segment: Annotated[Annotated[int, Meta(ge=1, le=1 << 16)] | None, Only(adapt=ENABLED)] = None
+    """Symbols between updates; by default 5 words or 20 characters."""
+    adapt_statistics: Annotated[PathName | None, Only(adapt=ENABLED)] = None
+    """A text, such as the training text: the updates of a weight are divided by the size of its gradients there."""
+    adapt_decay: Annotated[float, Meta(ge=0, le=1), Only(adapt=ENABLED)] = 0.0
     """Share of the way back to the original weights at each update."""
     cache: Annotated[int, Meta(ge=0, le=100_000)] = 0
-    """Language models: also score the text with a neural cache of so many positions (Grave et al. 2017)."""
-    cache_theta: Annotated[float, Meta(ge=0, le=1e6)] = 0.3
+    """Language models: also score the file with a neural cache of so many positions (Grave et al. 2017)."""
+    cache_theta: Annotated[float, Meta(ge=0, le=1e6), Only(cache=ENABLED)] = 0.3
     """Scale of the similarity of two positions; 0 counts the words in the cache."""
-    cache_lambda: Rate = 0.1
+    cache_lambda: Annotated[Rate, Only(cache=ENABLED)] = 0.1
     """Weight of the cache in the mixture with the model."""
-
-    def check(self) -> None:
-        super().check()
-        if self.adapt is None:
-            refuse(self, ("segment", "adapt_statistics", "adapt_decay"), "without adapt")
-        if not self.cache:
-            refuse(self, ("cache_theta", "cache_lambda"), "without cache")
 
 
 class ServeLimits(SettingsSection):
