@@ -345,10 +345,10 @@ class StreamReading(Reading):
         return embedding(inputs, self.model.input_table), targets
 
     def compute_nll(self, steps: np.ndarray, selection: np.ndarray, state: State | None) -> tuple[Tensor, State]:
-        network = self.model.network
+        network, (inputs, targets) = self.model.network, self._ids(steps)
         if isinstance(network, NeuralLM):
             return super().compute_nll(steps, selection, state)
-        nll, state = network.nll(*self._ids(steps), network.initial_state(len(steps)) if state is None else state)
+        nll, state = network.nll(inputs, targets, network.initial_state(len(steps)) if state is None else state)
         return nll[:, selection], state
 
     def read(self, steps: np.ndarray, state: State | None) -> tuple[Tensor, Tensor, State]:
