@@ -182,6 +182,8 @@ def surprisal(
     if out is not None:
         check_table(out)
         refuse_existing(out, overwrite=overwrite)
+    if options.reset == "text" and source.split == "sentences" and not source.id_column:
+        raise SettingError("--reset text with --split sentences needs a table with --id; empty lines end paragraphs.")
     loaded = loading.load(model)
     path = STDIN if file is None else file
     texts = read_texts(path, **source.to_keywords())

@@ -23,6 +23,7 @@ from relmo.disk.outputs import atomic, refuse_existing
 from relmo.errors import CorpusError, SettingError
 from relmo.settings.fields import FrozenSettings, PathName
 from relmo.settings.kinds import KINDS, PREDICT_OPTIONS, TASKS, TOKENIZED_KINDS
+from relmo.settings.options import AdaptOptions
 
 MAX_CHUNK_LINES = 2048  # lines that are predicted together, if that many have arrived
 MAX_PLOTTED_TEXTS = 20
@@ -242,6 +243,7 @@ def evaluate(
     confusion: bool = False,
     tokenizer: Tokenizer = None,
     reading: Annotated[FileOptions, Parameter(name="*")] = FileOptions(),
+    adaptation: Annotated[AdaptOptions, Parameter(name="*")] = AdaptOptions(),
     built_on: Annotated[BuiltOn, Parameter(name="*")] = BuiltOn(),
     device: Device = "auto",
     json: Json = False,
@@ -252,9 +254,11 @@ def evaluate(
     Language models also get the negative log-likelihood and bits per character, bidirectional ones the perplexity of
     each direction, task models the scores of each label. A language model predicts every character or word of a file
     once, a bidirectional one every word and sentence end once per direction. The state is carried through the file.
+    With --adapt or --cache there is a second score, of a model that adapts to the file while it is scored on it.
 
         echo "Natasha was going to the ball." | relmo evaluate prose -
         relmo evaluate models/mine test.txt
+        relmo evaluate models/mine test.txt --adapt 0.1 --cache 500
         relmo evaluate models/pos dev.conllu --confusion
         relmo evaluate models/mine test.csv --text-column comment --column topic
 
@@ -277,33 +281,44 @@ def evaluate(
     reading_options = {name: value for name, value in vars(reading).items() if value}
     loaded = loaded.with_tokenizer(tokenizer).with_text(**reading_options)
     if isinstance(loaded, Task):
+        if adaptation != AdaptOptions():
+            raise SettingError("--adapt and --cache need a language model.")
         _evaluate_task(loaded, model, files, confusion=confusion, json=json, quiet=quiet)
     elif confusion:
         raise SettingError("--confusion needs a task's model, such as a tagger.")
     else:
-        _evaluate_language_model(loaded, model, files, batch=batch, json=json, quiet=quiet)
+        _evaluate_language_model(loaded, model, files, adaptation, batch=batch, json=json, quiet=quiet)
 
 
 def _evaluate_language_model(
-    loaded: Any, model: str, files: Sequence[str], *, batch: int, json: bool, quiet: bool
+    loaded: Any, model: str, files: Sequence[str], options: AdaptOptions, *, batch: int, json: bool, quiet: bool
 ) -> None:
+    from relmo.models.adapt import Adaptation
     from relmo.models.evaluate import BiScore
 
+    adaptation: Adaptation | None = None
     scores: dict[str, Any] = {}
     unit = "character" if getattr(loaded.settings.text, "unit", "word") == "char" else "word"
     with rate_bars(unit, quiet=quiet) as add_bar:
+        if options != AdaptOptions():
+            watch = None if options.adapt_statistics is None else add_bar(str(options.adapt_statistics))
+            adaptation = Adaptation(loaded, watch, **vars(options))
         for file in files:
-            scores[file] = loaded.evaluate(file, lanes=batch, watch=add_bar(file))
+            scores[file] = loaded.evaluate(file, lanes=batch, watch=add_bar(file), adaptation=adaptation)
     total = sum(list(scores.values())[1:], start=next(iter(scores.values())))
     if json:
         records = [{"file": file} | score.summary() for file, score in scores.items()]
-        print_json({"model": model, "files": records, "total": total.summary()})
+        settings = {} if adaptation is None else {"adaptation": vars(options)}
+        print_json({"model": model} | settings | {"files": records, "total": total.summary()})
         return
     if quiet:
-        print(*(f"{score.perplexity:.4f}" for score in scores.values()), sep="\n")
+        pairs = ((score, score.adapted) for score in scores.values())
+        print(*("\t".join(f"{score.perplexity:.4f}" for score in pair if score) for pair in pairs), sep="\n")
         return
     rows = []
-    for name, score in [*scores.items(), ("all", total)]:
+    scores |= {"all": total} if len(scores) > 1 else {}
+    scores |= {f"{name} adapted": score.adapted for name, score in scores.items() if score.adapted is not None}
+    for name, score in scores.items():
         if isinstance(score, BiScore):
             count, forward, backward = score.tokens, score.forward_perplexity, score.backward_perplexity
             numbers = {"forward": forward, "backward": backward, "joint": score.perplexity}
@@ -314,8 +329,6 @@ def _evaluate_language_model(
             columns |= {f"nats/{unit}": f"{score.nats:.4f}", "nll": f"{score.nll:,.1f}"}
         unknown = f"{score.unknown:,} ({score.unknown / count:.2%})"
         rows.append({"file": name, f"{unit}s": f"{count:,}", "unknown": unknown} | columns)
-    if len(scores) == 1:
-        rows.pop()
     print_table(list(rows[0]), [list(row.values()) for row in rows])
 
 

@@ -1,9 +1,8 @@
 """Bidirectional language models: a network with its vocabulary and its text settings."""
 
-import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,10 +14,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from relmo.embedding.engine import Embedder, pool, windows
 from relmo.errors import ModelError, SettingError, quote
+from relmo.models.adapt import LineAdapter
 from relmo.models.evaluate import BiScore, bilm_nll, full_precision
 from relmo.models.saved import CardText, SavedFolder, describe_layers
-from relmo.models.sequence_model import Reading, SequenceModel
-from relmo.models.surprisal import ReadLine, SurprisalTable, Texts, read_line, score_windows
+from relmo.models.sequence_model import FileParts, Reading, SequenceModel
+from relmo.models.surprisal import ReadLine, Rows, SurprisalTable, Texts, read_line, score_windows
 from relmo.networks.bilm import BiLMNetwork, DictionaryEncoder
 from relmo.nn import fork_safe_lock
 from relmo.nn.quantize import PRECISIONS, Precision
@@ -187,7 +187,14 @@ class BiLM(SequenceModel):
             warnings.warn(cut.message(), stacklevel=3)
 
     def make_reading(self, text: Texts, direction: str = "forward") -> Reading:
-        return SentenceReading(self, text, self.directions.index(direction))
+        vocabulary, sentences = self.get_output_vocabulary(), self.split_texts(text)
+        unknown = dict.fromkeys(word for words in sentences for word in words if word not in vocabulary.index)
+        lexicon = [*vocabulary.symbols, *unknown]
+        index = {word: i for i, word in enumerate(lexicon)}
+        ids = [BOUNDARY, *(i for words in sentences for i in (*(index[word] for word in words), BOUNDARY))]
+        array = np.array(ids, dtype=np.int32)
+        bounded = bilm_text(array, lexicon, vocabulary, self.settings.model, self.device)
+        return SentenceReading(self, bounded, lexicon, self.directions.index(direction))
 
     def symbol_losses(self, texts: Sequence[Sequence[str]], direction: str = "forward") -> np.ndarray:
         part = slice(1, None) if direction == "backward" else slice(-1)
@@ -295,20 +302,13 @@ class BiLM(SequenceModel):
         shape = (self.network.layer_count, self.network.size) if layers == "all" else (self.network.size,)
         return np.stack(pooled) if pooled else np.zeros((0, *shape), dtype=np.float32)
 
-    def evaluate(
-        self, file: str | Path, *, lanes: int = 16, watch: Callable[[int, int], object] | None = None
-    ) -> BiScore:
-        """Return the score of a file. Every word is predicted once per direction, with the state carried throughout.
-
-        `lanes` affects the speed only. `watch` is called with the words scored since the last call and the total."""
+    def open_file(self, file: str | Path, folder: Path) -> FileParts:
         vocabulary = self.get_output_vocabulary()
-        with tempfile.TemporaryDirectory() as scratch:
-            lexicon, sentences = encode_sentence_file(str(file), self.settings.text, vocabulary, Path(scratch))
-            steps = sentences.predictions
-            text = bilm_text(sentences.words, lexicon, vocabulary, self.settings.model, self.device)
-            progress = None if watch is None else lambda count: watch(count, steps)
-            nll = bilm_nll(self.network, text, lanes=lanes, progress=progress)
-            return BiScore(steps, sentences.unknown, *nll)
+        lexicon, sentences = encode_sentence_file(str(file), self.settings.text, vocabulary, folder)
+        text = bilm_text(sentences.words, lexicon, vocabulary, self.settings.model, self.device)
+        readings = [SentenceReading(self, text, lexicon, direction) for direction in range(2)]
+        compute_nll = partial(bilm_nll, self.network, text)
+        return readings, compute_nll, partial(BiScore, sentences.predictions, sentences.unknown)
 
     def surprisal(
         self,
@@ -318,6 +318,8 @@ class BiLM(SequenceModel):
         direction: Literal["forward", "backward"] = "forward",
         rows: Literal["words", "whitespace"] | None = None,
         ends: bool = False,
+        adapt: float | None = None,
+        reset: Literal["never", "text", "sentence"] = "never",
     ) -> SurprisalTable:
         """Return one row per word: its position, its surprisal and preceding entropy in bits, whether it is unknown.
 
@@ -326,8 +328,10 @@ class BiLM(SequenceModel):
         direction   predict words from those before them ("forward") or after them ("backward")
         rows        unit of a row: "words" of relmo's tokenizer, or "whitespace"; by default the model's tokenizer
         ends        include rows for the ends (backwards, the beginnings) of sentences
+        adapt       learning rate with which a copy of the model is updated after each line
+        reset       restore the weights "never", at each "text" (after an empty line), or after each "sentence"
         """
-        options = SurprisalOptions(context=context, direction=direction, rows=rows, ends=ends)
+        options = SurprisalOptions(context=context, direction=direction, rows=rows, ends=ends, adapt=adapt, reset=reset)
         return SurprisalTable.from_text(self, text, options)
 
     def read_line(self, source: SourceText, options: SurprisalOptions, *, last: bool) -> ReadLine | None:
@@ -336,7 +340,7 @@ class BiLM(SequenceModel):
         return line if line.symbols else None
 
     def score_lines(
-        self, rows: Sequence[Sequence[ReadLine]], options: SurprisalOptions, carry: State | None
+        self, rows: Rows, options: SurprisalOptions, carry: State | None, adapter: LineAdapter | None = None
     ) -> tuple[np.ndarray, State]:
         """Return surprisal and entropy (2, B, T), in bits, of rows of sentences in reading order, and the state."""
         network, vocabulary, d = self.network, self.get_output_vocabulary(), int(options.direction == "backward")
@@ -357,16 +361,17 @@ class BiLM(SequenceModel):
             encoded = vocabulary.ids(lexicon)
         else:
             encoded = Spellings(lexicon, self.settings.model.max_characters).ids()
-        vectors = network.encoder(torch.from_numpy(encoded).to(self.device))
+        words = torch.from_numpy(encoded).to(self.device)
+        vectors = network.encoder(words) if adapter is None else None  # updates change them
         x = torch.stack(pad_sequence(inputs).split(len(rows), dim=1)).to(self.device)  # (2, T, B)
         y = pad_sequence(targets, True, vocabulary.end).to(self.device)  # (B, T)
 
         def read(window: slice, state: State) -> tuple[Tensor, State]:
-            run = network.lstm(embedding(x[:, window], vectors), state)
+            run = network.lstm(embedding(x[:, window], network.encoder(words) if vectors is None else vectors), state)
             return run.layers[-1][d].transpose(0, 1), run.state
 
         state = network.initial_state(len(rows)) if carry is None else carry
-        return score_windows(read, network.softmax.log_probs, y, state, len(vocabulary))
+        return score_windows(read, network.softmax.log_probs, y, state, len(vocabulary), adapter)
 
     def log_probs(
         self, sentences: Iterable[str | Sequence[str]], *, direction: Literal["both", "forward", "backward"] = "both"
@@ -457,17 +462,9 @@ class SentenceReading(Reading):
 
     model: BiLM
 
-    def __init__(self, model: BiLM, text: Texts, direction: int):
-        self.model, self.direction = model, direction
-        vocabulary, sentences = model.get_output_vocabulary(), model.split_texts(text)
-        unknown = dict.fromkeys(word for words in sentences for word in words if word not in vocabulary.index)
-        self.lexicon = [*vocabulary.symbols, *unknown]
-        index = {word: i for i, word in enumerate(self.lexicon)}
-        ids = [BOUNDARY, *(i for words in sentences for i in (*(index[word] for word in words), BOUNDARY))]
-        self.text = bilm_text(
-            np.array(ids, dtype=np.int32), self.lexicon, vocabulary, model.settings.model, model.device
-        )
-        self.num_steps = self.text.steps
+    def __init__(self, model: BiLM, text: BiText, lexicon: list[str], direction: int):
+        self.model, self.text, self.lexicon, self.direction = model, text, lexicon, direction
+        self.num_steps = text.steps
 
     def get_symbols(self, steps: np.ndarray) -> list[str]:
         bounds = self.text.bounds
@@ -481,9 +478,8 @@ class SentenceReading(Reading):
         vectors = self.model.network.encoder(window.words)[window.inputs[self.direction]]  # (T, B, I)
         return vectors.transpose(0, 1), window.targets[self.direction].transpose(0, 1)
 
-    def compute_nll(self, steps: np.ndarray, selection: np.ndarray, state: State | None) -> tuple[Tensor, State]:
+    def read(self, steps: np.ndarray, state: State | None) -> tuple[Tensor, Tensor, State]:
         window = self.text.window(np.concatenate([steps, steps[:, -1:] + 1], axis=1))
         run = self.model.network.read(window, state)
-        y = run.layers[-1][self.direction][selection].transpose(0, 1)  # (B, W, P)
-        targets = window.targets[self.direction][selection].transpose(0, 1)
-        return self.model.softmax.nll(y.flatten(0, 1), targets.flatten()).view(targets.shape), run.state
+        d = self.direction
+        return run.layers[-1][d].transpose(0, 1), window.targets[d].transpose(0, 1), run.state

@@ -18,6 +18,7 @@ from relmo.nn.recurrence import State
 from relmo.training.batch import BiText
 
 Progress = Callable[[int], object]  # called with the number of symbols scored since the last call
+Watch = Callable[[int, int], object]  # also with the total
 Read = Callable[[np.ndarray, State], tuple[Tensor, State]]
 """From positions (lanes, T + 1), the last one predicted only, and a state to the nll (lanes, T[, 2]) and a state."""
 
@@ -29,11 +30,15 @@ SAME_SCORE = 1e-4  # tolerance, in nats per symbol of a piece, for states whose 
 PARTS = 8  # of a piece; their scores are compared one by one, so that differences do not cancel out
 
 
+@dataclass(frozen=True)
 class TextScore:
-    """Base class of scores: sums over a text, which can be added, and the metrics that follow from them."""
+    """Base class of scores: sums over a text, which can be added, and the metrics that follow from them. `adapted` is
+    the score of a copy of the model that adapts to the text, if there is one."""
+
+    adapted: Self | None = field(default=None, kw_only=True)
 
     def __add__(self, score: Self) -> Self:
-        names = [entry.name for entry in fields(self) if entry.init]  # type: ignore[arg-type]
+        names = [entry.name for entry in fields(self) if entry.init and getattr(self, entry.name) is not None]
         return type(self)(**{name: getattr(self, name) + getattr(score, name) for name in names})
 
 
@@ -55,10 +60,11 @@ class Score(TextScore):
         bits = self.nll / max(self.characters, 1) / math.log(2)
         vars(self).update(nats=nats, perplexity=perplexity(nats), bits_per_character=bits)
 
-    def summary(self) -> dict[str, float]:
+    def summary(self) -> dict[str, Any]:
         """Return the metrics by name, as printed and saved."""
         names = ("perplexity", "bits_per_character", "nats", "nll", "symbols", "characters", "unknown")
-        return {"nll_per_symbol" if name == "nats" else name: getattr(self, name) for name in names}
+        metrics = {"nll_per_symbol" if name == "nats" else name: getattr(self, name) for name in names}
+        return metrics if self.adapted is None else metrics | {"adapted": self.adapted.summary()}
 
 
 @dataclass(frozen=True)
@@ -84,11 +90,12 @@ class BiScore(TextScore):
         vars(self).update(nats=nats, perplexity=perplexity(nats), average_perplexity=(forward + backward) / 2)
         vars(self).update(forward_perplexity=forward, backward_perplexity=backward)
 
-    def summary(self) -> dict[str, float]:
+    def summary(self) -> dict[str, Any]:
         """Return the metrics by name, as printed and saved."""
         perplexities = ("perplexity", "forward_perplexity", "backward_perplexity", "average_perplexity")
         names = (*perplexities, "nats", "forward_nll", "backward_nll", "tokens", "unknown")
-        return {name: getattr(self, name) for name in names}
+        metrics = {name: getattr(self, name) for name in names}
+        return metrics if self.adapted is None else metrics | {"adapted": self.adapted.summary()}
 
 
 def perplexity(nats: float) -> float:

@@ -1,7 +1,7 @@
 """Language models: a network with its vocabulary and its text settings."""
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,11 +12,12 @@ from torch.nn.functional import embedding
 from torch.nn.utils.rnn import pad_sequence
 
 from relmo.errors import ModelError, SettingError
+from relmo.models.adapt import LineAdapter
 from relmo.models.evaluate import Score, total_nll
 from relmo.models.generate import BeamOptions, BeamStep, SampleBatch, Sampling, Text, beam_search, step_batch
 from relmo.models.saved import CardText, SavedFolder, describe_layers
-from relmo.models.sequence_model import Reading, SequenceModel
-from relmo.models.surprisal import ReadLine, SurprisalTable, Texts, read_line, score_windows
+from relmo.models.sequence_model import FileParts, Reading, SequenceModel
+from relmo.models.surprisal import ReadLine, Rows, SurprisalTable, Texts, read_line, score_windows
 from relmo.networks import make_language_model
 from relmo.networks.language_model import Encoder, NeuralLM, RecurrentLM
 from relmo.networks.ngram import NGramLM
@@ -28,6 +29,7 @@ from relmo.store.folder import pick_device
 from relmo.text.encode import encode_file, encode_text, join_symbols
 from relmo.text.sources import SourceText
 from relmo.text.vocabulary import END, Vocabulary
+from relmo.training.batch import move_to_device
 
 MAX_BATCH_BYTES = 4 << 30  # for texts that are generated in parallel
 FLOAT_BYTES, TEXT_BYTES = 4, 1000  # of a number, and of the Python objects of a text
@@ -135,7 +137,9 @@ class LanguageModel(SequenceModel):
     def make_reading(self, text: Texts, direction: str = "forward") -> Reading:
         if direction != "forward":
             raise ModelError("Only bidirectional language models have a backward direction.")
-        return StreamReading(self, text)
+        end = self.vocabulary.end
+        texts = ([*self.vocabulary.ids(symbols), end] for symbols in self.split_texts(text))
+        return StreamReading(self, np.concatenate([[end], *texts]))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids; words are joined with the usual spacing."""
@@ -152,17 +156,11 @@ class LanguageModel(SequenceModel):
         nll = total_nll(self.network, ids, lanes=1, device=self.device)
         return Score(len(ids) - 1, len(text), 0, nll).perplexity
 
-    def evaluate(
-        self, file: str | Path, *, lanes: int = 16, watch: Callable[[int, int], object] | None = None
-    ) -> Score:
-        """Return the score of a file. Every symbol is predicted once, with the state carried throughout.
-
-        `lanes` affects the speed only. `watch` is called with the symbols scored since the last call and the total."""
-        with tempfile.TemporaryDirectory() as scratch:
-            stream = encode_file(str(file), self.settings.text, self.vocabulary, Path(scratch))
-            progress = None if watch is None else lambda count: watch(count, stream.predictions)
-            nll = total_nll(self.network, stream.ids, lanes=lanes, device=self.device, progress=progress)
-            return Score(stream.predictions, stream.characters, stream.unknown, nll)
+    def open_file(self, file: str | Path, folder: Path) -> FileParts:
+        stream = encode_file(str(file), self.settings.text, self.vocabulary, folder)
+        compute_nll = partial(total_nll, self.network, stream.ids, device=self.device)
+        make_score = partial(Score, stream.predictions, stream.characters, stream.unknown)
+        return [StreamReading(self, stream.ids)], compute_nll, make_score
 
     def surprisal(
         self,
@@ -172,6 +170,8 @@ class LanguageModel(SequenceModel):
         rows: Literal["words", "whitespace"] | None = None,
         space: Literal["after", "before"] | None = None,
         ends: bool = False,
+        adapt: float | None = None,
+        reset: Literal["never", "text", "sentence"] = "never",
     ) -> SurprisalTable:
         """Return one row per word: its position, its surprisal and preceding entropy in bits, whether it is unknown.
 
@@ -180,8 +180,10 @@ class LanguageModel(SequenceModel):
         rows      unit of a row: "words" of relmo's tokenizer, or "whitespace"; by default the model's tokenizer
         space     for character models: a word includes the whitespace "after" it (default) or "before" it
         ends      include rows for the ends of lines and texts
+        adapt     learning rate with which a copy of the model is updated after each line
+        reset     restore the weights "never", at each "text" (after an empty line), or after each "sentence"
         """
-        options = SurprisalOptions(context=context, rows=rows, space=space, ends=ends)
+        options = SurprisalOptions(context=context, rows=rows, space=space, ends=ends, adapt=adapt, reset=reset)
         return SurprisalTable.from_text(self, text, options)
 
     def read_line(self, source: SourceText, options: SurprisalOptions, *, last: bool) -> ReadLine:
@@ -194,7 +196,7 @@ class LanguageModel(SequenceModel):
         return read_line(source, self.settings.text, options, ends)
 
     def score_lines(
-        self, rows: Sequence[Sequence[ReadLine]], options: SurprisalOptions, carry: tuple[State, int] | None
+        self, rows: Rows, options: SurprisalOptions, carry: tuple[State, int] | None, adapter: LineAdapter | None = None
     ) -> tuple[np.ndarray, tuple[State, int]]:
         """Return surprisal and entropy (2, B, T), in bits, of rows of lines; `carry` is a state and the last symbol."""
         network, end = self.network, self.vocabulary.end
@@ -209,7 +211,7 @@ class LanguageModel(SequenceModel):
         def read(window: slice, state: State) -> tuple[Tensor, State]:
             return network.features(symbols[:, :-1][:, window], state)
 
-        scores, state = score_windows(read, network.log_probs, symbols[:, 1:], state, network.vocab_size)
+        scores, state = score_windows(read, network.log_probs, symbols[:, 1:], state, network.vocab_size, adapter)
         return scores, (state, int(ids[-1][-1]))
 
     def generate(
@@ -321,12 +323,8 @@ class StreamReading(Reading):
 
     model: LanguageModel
 
-    def __init__(self, model: LanguageModel, text: Texts):
-        self.model = model
-        end = model.vocabulary.end
-        texts = ([*model.vocabulary.ids(symbols), end] for symbols in model.split_texts(text))
-        self.ids = np.concatenate([[end], *texts]).astype(np.int64)
-        self.num_steps = len(self.ids) - 1
+    def __init__(self, model: LanguageModel, ids: np.ndarray):
+        self.model, self.ids, self.num_steps = model, ids, len(ids) - 1
 
     def get_symbols(self, steps: np.ndarray) -> list[str]:
         return [self.model.vocabulary.symbols[i] for i in self.ids[steps].tolist()]
@@ -337,14 +335,17 @@ class StreamReading(Reading):
 
     def compute_nll(self, steps: np.ndarray, selection: np.ndarray, state: State | None) -> tuple[Tensor, State]:
         network, (inputs, targets) = self.model.network, self._ids(steps)
-        state = network.initial_state(len(steps)) if state is None else state
-        if not isinstance(network, NeuralLM):
-            nll, state = network.nll(inputs, targets, state)
-            return nll[:, selection], state
-        x, state = network.features(inputs, state)
-        # A large output layer is slow: it is applied to the selected steps only.
-        nll = network.softmax.nll(x[:, selection].flatten(0, 1), targets[:, selection].flatten())
-        return nll.view(len(x), -1), state
+        if isinstance(network, NeuralLM):
+            return super().compute_nll(steps, selection, state)
+        nll, state = network.nll(inputs, targets, network.initial_state(len(steps)) if state is None else state)
+        return nll[:, selection], state
+
+    def read(self, steps: np.ndarray, state: State | None) -> tuple[Tensor, Tensor, State]:
+        network, (inputs, targets) = self.model.network, self._ids(steps)
+        assert isinstance(network, NeuralLM)
+        x, state = network.features(inputs, network.initial_state(len(steps)) if state is None else state)
+        return x, targets, state
 
     def _ids(self, steps: np.ndarray) -> list[Tensor]:
-        return [torch.from_numpy(self.ids[places]).to(self.model.device) for places in (steps, steps + 1)]
+        ids = [torch.from_numpy(self.ids[places].astype(np.int64)) for places in (steps, steps + 1)]
+        return move_to_device(ids, self.model.device)

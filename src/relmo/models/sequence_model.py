@@ -5,7 +5,9 @@ second direction, from those after it. The interface gives the inputs of the rec
 that `relmo.analysis` can run the layers between them with every quantity recorded.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -13,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from relmo.errors import CorpusError, ModelError
-from relmo.models.evaluate import full_precision
+from relmo.models.adapt import Adaptation, LineAdapter
+from relmo.models.evaluate import Watch, full_precision
 from relmo.models.saved import SavedModel
-from relmo.models.surprisal import ReadLine, Texts, WordSurprisal, surprisal_rows
+from relmo.models.surprisal import ReadLine, Rows, Texts, WordSurprisal, surprisal_rows
 from relmo.nn.recurrence import State
 from relmo.nn.softmax import FullSoftmax
 from relmo.settings.fields import check_text
@@ -24,6 +27,7 @@ from relmo.text.sources import SourceText
 from relmo.text.vocabulary import Vocabulary
 
 BATCH_SYMBOLS = 1 << 14  # symbols per batch
+FileParts = tuple[Sequence["Reading"], Callable[..., Any], Callable[..., Any]]
 
 
 class SequenceModel(SavedModel):
@@ -99,6 +103,21 @@ class SequenceModel(SavedModel):
         options.check_for(characters=self.unit == "char", bidirectional=is_bidirectional, tokenizer=tokenizer)
         return surprisal_rows(self, texts, options)
 
+    def evaluate(
+        self, file: str | Path, *, lanes: int = 16, watch: Watch | None = None, adaptation: Adaptation | None = None
+    ) -> Any:
+        """Return the score of a file. Every symbol is predicted once per direction, with the state carried throughout.
+
+        `lanes` affects the speed only. `watch` is called with the symbols scored since the last call and the total.
+        An `Adaptation` of the model adds a second score, `adapted`; it sees the text that it is scored on."""
+        with tempfile.TemporaryDirectory() as scratch:
+            readings, total_nll, make_score = self.open_file(file, Path(scratch))
+            total = readings[0].num_steps * (1 if adaptation is None else 1 + len(readings))
+            progress = None if watch is None else lambda count: watch(count, total)
+            nll = np.atleast_1d(total_nll(lanes=lanes, progress=progress)).tolist()
+            adapted = None if adaptation is None else make_score(*adaptation.total_nll(readings, progress))
+            return make_score(*nll, adapted=adapted)
+
     def symbol_losses(self, texts: Sequence[Sequence[str]], direction: str = "forward") -> np.ndarray:
         """Return the loss of every symbol of texts in nats, without their ends; float64 (T,)."""
         is_symbol = np.ones(sum(map(len, texts)) + len(texts), dtype=bool)
@@ -152,15 +171,20 @@ class SequenceModel(SavedModel):
         """Return the steps of one direction over a text."""
         raise NotImplementedError
 
+    def open_file(self, file: str | Path, folder: Path) -> FileParts:
+        """Encode a file into `folder`; return a reading of each direction, a function (lanes, progress) that computes
+        the negative log-likelihood of each, and one that makes a score of these."""
+        raise NotImplementedError
+
     def read_line(self, source: SourceText, options: SurprisalOptions, *, last: bool) -> ReadLine | None:
         """Convert a line of a text for `score_lines`; return None if it is skipped."""
         raise NotImplementedError
 
     def score_lines(
-        self, rows: Sequence[Sequence[ReadLine]], options: SurprisalOptions, carry: Any
+        self, rows: Rows, options: SurprisalOptions, carry: Any, adapter: LineAdapter | None = None
     ) -> tuple[np.ndarray, Any]:
         """Return surprisal and entropy (2, B, T), in bits, of rows of lines in reading order, and the state after them;
-        `carry` is the state after the previous ones."""
+        `carry` is the state after the previous ones. The `adapter` is for `score_windows`."""
         raise NotImplementedError
 
 
@@ -205,6 +229,13 @@ class Reading:
         generator = np.random.default_rng(seed)
         return np.sort(context + generator.choice(num_candidates, size=min(count, num_candidates), replace=False))
 
+    def compute_nll(self, steps: np.ndarray, selection: np.ndarray, state: State | None) -> tuple[Tensor, State]:
+        """Read steps (B, T); return the losses (B, W) after the selected ones (W,) of the T, and the final state."""
+        x, targets, state = self.read(steps, state)
+        # A large output layer is slow: it is applied to the selected steps only.
+        nll = self.model.softmax.nll(x[:, selection].flatten(0, 1), targets[:, selection].flatten())
+        return nll.view(len(x), -1), state
+
     # implemented by each kind
 
     def get_symbols(self, steps: np.ndarray) -> list[str]:
@@ -215,6 +246,6 @@ class Reading:
         """Return the inputs (B, T, I) of the recurrent layers at steps (B, T), and the ids (B, T) of the targets."""
         raise NotImplementedError
 
-    def compute_nll(self, steps: np.ndarray, selection: np.ndarray, state: State | None) -> tuple[Tensor, State]:
-        """Read steps (B, T); return the losses (B, W) after the selected ones (W,) of the T, and the final state."""
+    def read(self, steps: np.ndarray, state: State | None) -> tuple[Tensor, Tensor, State]:
+        """Read steps (B, T); return the input (B, T, D) of the output layer, the targets (B, T), and the state."""
         raise NotImplementedError

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape as escape_html
-from itertools import groupby, islice
+from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,6 +24,7 @@ from torch import Tensor
 from relmo.disk.files import import_pyarrow
 from relmo.disk.outputs import atomic, refuse_existing
 from relmo.errors import SettingError
+from relmo.models.adapt import LineAdapter
 from relmo.models.evaluate import full_precision
 from relmo.nn.recurrence import State
 from relmo.settings.bilm import BiLMTextSettings
@@ -230,6 +231,9 @@ class ReadLine:
     is_open: bool = False  # no end follows; one is read for the entropy after the last word, and gets no row
 
 
+Rows = Sequence[Sequence[ReadLine]]  # of a batch, each of consecutive lines
+
+
 def read_line(
     source: SourceText, text: TextSettings | BiLMTextSettings, options: SurprisalOptions, ends: list[str]
 ) -> ReadLine:
@@ -271,6 +275,8 @@ def surprisal_rows(
     vocabulary, backward = model.vocabulary, options.direction == "backward"
     assert vocabulary is not None
     carry: Any = None
+    adapter = None if options.adapt is None else LineAdapter(model, options.adapt)
+    score_lines = model.score_lines if adapter is None else adapter.score_lines
     sources = iter(texts)
     source = next(sources, None)
     while source is not None:
@@ -290,10 +296,12 @@ def surprisal_rows(
             order = sorted(range(len(lines)), key=sizes.__getitem__)
             starts = range(0, len(order), BATCH_LINES)
             batches = [[[i] for i in order[start : start + BATCH_LINES]] for start in starts]
+        if adapter is not None:  # one after the other
+            batches = [[[i]] for i, size in enumerate(sizes) if size]
         scores = [np.empty((2, 0))] * len(lines)
         for batch in batches:
             with torch.no_grad(), full_precision():
-                batch_scores, state = model.score_lines([[lines[i] for i in row] for row in batch], options, carry)
+                batch_scores, state = score_lines([[lines[i] for i in row] for row in batch], options, carry)
             carry = state if options.context == "text" else None
             for b, row in enumerate(batch):
                 bounds = np.cumsum([sizes[i] for i in row])
@@ -332,20 +340,28 @@ def score_windows(
     targets: Tensor,
     state: State,
     vocab_size: int,
+    adapter: LineAdapter | None = None,
 ) -> tuple[np.ndarray, State]:
     """Return surprisal and entropy (2, B, T), in bits, at targets (B, T), and the final state; `read` returns features
-    (B, t, D) of a window and the state after it, `distribution` log-probabilities (N, V) of features (N, D)."""
+    (B, t, D) of a window and the state after it, `distribution` log-probabilities (N, V) of features (N, D). The
+    adapter receives the losses of each window."""
     batch_size = max(1, MAX_PROBS["cuda" if targets.is_cuda else "cpu"] // vocab_size)
     windows = []
-    for start in range(0, targets.shape[1], UNROLL):
-        window = slice(start, start + UNROLL)
+    length = targets.shape[1]
+    bounds = {*range(0, length, UNROLL), length, *(() if adapter is None else adapter.bounds)}
+    for start, stop in pairwise(sorted(bounds)):
+        window = slice(start, stop)
         features, state = read(window, state)
         y = targets[:, window]
-        bits, entropy = [], []
+        losses, entropy = [], []
         for x, ids in zip(features.flatten(0, 1).split(batch_size), y.flatten().split(batch_size), strict=True):
             log_p = distribution(x)  # (n, V)
-            bits.append(-log_p.gather(1, ids.unsqueeze(1)).squeeze(1).double())
-            entropy.append(torch.special.entr(log_p.exp()).sum(dim=1, dtype=torch.float64))
-        scores = torch.stack([torch.cat(bits), torch.cat(entropy)]).cpu().numpy() / math.log(2)
+            losses.append(-log_p.gather(1, ids.unsqueeze(1)).squeeze(1).double())
+            entropy.append(torch.special.entr(log_p.detach().exp()).sum(dim=1, dtype=torch.float64))
+        nll = torch.cat(losses)
+        if adapter is not None:
+            adapter.on_losses(nll, stop)
+            nll, state = nll.detach(), tuple(tensor.detach() for tensor in state)
+        scores = torch.stack([nll, torch.cat(entropy)]).cpu().numpy() / math.log(2)
         windows.append(scores.reshape(2, *y.shape))
     return np.concatenate(windows, axis=2), state

@@ -275,7 +275,8 @@ class SurprisalEndpoint(Endpoint):
         parameters = inspect.signature(model.surprisal).parameters
         takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
         for option in dataclasses.fields(SurprisalOptions):
-            is_accepted = takes_all or option.name in parameters
+            # a request with adaptation would need a copy of the model
+            is_accepted = (takes_all or option.name in parameters) and option.name not in ("adapt", "reset")
             if option.name == "space" and is_accepted and not takes_all:
                 is_accepted = model.settings.text.unit == "char"
             if is_accepted:

@@ -5,11 +5,12 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from relmo.errors import SettingError
-from relmo.settings.fields import ENABLED, Only, SettingsSection
+from relmo.settings.fields import ENABLED, Only, PathName, Rate, SettingsSection
 
 Layers = Literal["all", "top", "average"] | int
 Carry = Literal["reset", "carry", "warmup"]
 Limit = Annotated[int, Meta(ge=1, le=1 << 30)]
+AdaptationRate = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class EmbedOptions(SettingsSection):
@@ -61,6 +62,11 @@ class SurprisalOptions(SettingsSection):
     """Character models: whitespace that belongs to a word, after it (the default) or before it."""
     ends: bool = False
     """Show the ends of lines and texts (backward: the beginnings) as rows of their own."""
+    adapt: AdaptationRate | None = None
+    """Learning rate of an update of the weights after each line, by its gradient (van Schijndel & Linzen 2018)."""
+    reset: Annotated[Literal["never", "text", "sentence"], Only(adapt=ENABLED)] = "never"
+    """When the original weights are restored. never: they adapt to all lines. text: after an empty line, and where the
+    id in a table changes. sentence: after each line; the weights adapt to its words, one by one."""
 
     def check_for(self, *, characters: bool, bidirectional: bool, tokenizer: str) -> None:
         """Raise `SettingError` if an option is invalid, or has no effect with a model of this kind."""
@@ -85,6 +91,26 @@ class SumOptions(SettingsSection):
     """With --region: the column with the item."""
     condition: Annotated[str, Only(region=ENABLED)] = "condition"
     """With --region: the column with the condition."""
+
+
+class AdaptOptions(SettingsSection):
+    """Dynamic evaluation and neural cache of `evaluate`."""
+
+    adapt: AdaptationRate | None = None
+    """Language models: also score the file with weights that are updated after each segment by its gradient, with this
+    learning rate (dynamic evaluation; Krause et al. 2018)."""
+    segment: Annotated[Annotated[int, Meta(ge=1, le=1 << 16)] | None, Only(adapt=ENABLED)] = None
+    """Symbols between updates; by default 5 words or 20 characters."""
+    adapt_statistics: Annotated[PathName | None, Only(adapt=ENABLED)] = None
+    """A text, such as the training text: the updates of a weight are divided by the size of its gradients there."""
+    adapt_decay: Annotated[float, Meta(ge=0, le=1), Only(adapt=ENABLED)] = 0.0
+    """Share of the way back to the original weights at each update."""
+    cache: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    """Language models: also score the file with a neural cache of so many positions (Grave et al. 2017)."""
+    cache_theta: Annotated[float, Meta(ge=0, le=1e6), Only(cache=ENABLED)] = 0.3
+    """Scale of the similarity of two positions; 0 counts the words in the cache."""
+    cache_lambda: Annotated[Rate, Only(cache=ENABLED)] = 0.1
+    """Weight of the cache in the mixture with the model."""
 
 
 class ServeLimits(SettingsSection):
