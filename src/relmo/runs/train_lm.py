@@ -45,8 +45,14 @@ def train_lm(files: Files, settings: LMSettings, out: str | Path, **arguments: U
             model.save_pretrained(run.out)
             return finish(run, model, _results(model, corpus, None))
         network = make_language_model(settings.model, vocab_size).to(device)
-        batch, unroll = settings.train.batch, settings.train.unroll
-        lanes = Lanes(corpus.train.ids, batch=batch, unroll=unroll, rank=team.rank, world_size=team.world_size)
+        lanes = Lanes(
+            corpus.train.ids,
+            batch=settings.train.batch,
+            unroll=settings.train.unroll,
+            rank=team.rank,
+            world_size=team.world_size,
+            seed=settings.train.seed if settings.train.vary_unroll else None,
+        )
         model = LanguageModel(network, corpus.vocabulary, settings, device)
         validation = None if corpus.valid is None else BestScore(partial(_evaluate, model, corpus.valid))
         trainer = Trainer(network, lanes, settings.train, validation, team=team)

@@ -51,6 +51,10 @@ class TrainSettings(f.SettingsSection):
     average: f.Rate = 0.0
     """Decay of an exponential moving average of the weights, such as 0.999, which is validated and saved. 0 turns
     averaging off."""
+    average_after: Annotated[f.Count | None, f.Only(average=f.DISABLED)] = None
+    """Average all weights from the first validation on that is worse than the best one before the last so many
+    validations. This average is validated and saved. With optimizer sgd and decay constant, this is the
+    non-monotonically triggered averaged SGD of Merity et al. (2018), who use 5."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """float32, or mixed precision with bfloat16."""
     validate_every: f.Count | None = None
