@@ -125,6 +125,12 @@ class RecurrentLM(NeuralLM):
             layer = self.softmax.output if isinstance(self.softmax, MixtureSoftmax) else self.softmax
             layer.weight = self.encoder.embedding.weight
 
+    @property
+    def graphs(self) -> bool:
+        """Whether training steps can be recorded: nothing in them waits for the device, and no dropout is cuDNN's."""
+        between_layers = self.encoder.recurrent.dropout
+        return not isinstance(self.softmax, AdaptiveSoftmax) and (between_layers.variational or not between_layers.p)
+
     def initial_state(self, batch: int) -> State:
         return self.encoder.recurrent.initial_state(batch)
 

@@ -22,7 +22,7 @@ from relmo.training.batch import Lanes
 from relmo.training.loop import Plan, Trainer, make_plan
 from relmo.training.parallel import require_single_process
 
-LANES = 32  # of a validation; they affect its speed only
+LANES = {"cpu": 32, "cuda": 128}  # of a validation; they affect its speed only
 
 
 def train_lm(files: Files, settings: LMSettings, out: str | Path, **arguments: Unpack[RunArguments]) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def load_corpus(run: TrainingRun) -> Corpus:
 
 
 def _evaluate(model: LanguageModel, part: Stream) -> Score:
-    nll = total_nll(model.network, np.asarray(part.ids), lanes=LANES, device=model.device)
+    nll = total_nll(model.network, np.asarray(part.ids), lanes=LANES[model.device.type], device=model.device)
     return Score(part.predictions, part.characters, part.unknown, nll)
 
 
