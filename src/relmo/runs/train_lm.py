@@ -45,14 +45,9 @@ def train_lm(files: Files, settings: LMSettings, out: str | Path, **arguments: U
             model.save_pretrained(run.out)
             return finish(run, model, _results(model, corpus, None))
         network = make_language_model(settings.model, vocab_size).to(device)
-        lanes = Lanes(
-            corpus.train.ids,
-            batch=settings.train.batch,
-            unroll=settings.train.unroll,
-            rank=team.rank,
-            world_size=team.world_size,
-            seed=settings.train.seed if settings.train.vary_unroll else None,
-        )
+        sizes = {"batch": settings.train.batch, "unroll": settings.train.unroll}
+        seed = settings.train.seed if settings.train.vary_unroll else None
+        lanes = Lanes(corpus.train.ids, **sizes, seed=seed, rank=team.rank, world_size=team.world_size)
         model = LanguageModel(network, corpus.vocabulary, settings, device)
         validation = None if corpus.valid is None else BestScore(partial(_evaluate, model, corpus.valid))
         trainer = Trainer(network, lanes, settings.train, validation, team=team)

@@ -115,9 +115,9 @@ class Lanes(_LaneWindows):
 
     def _span(self, epoch: int, index: int) -> tuple[int, int]:
         """Return the start and the length of a window: those of epoch 0, from another window on in each epoch."""
-        first = int(epoch * GOLDEN_RATIO % 1 * len(self)) if self.varies else 0
-        begin, end = self.bounds[(first + index) % len(self) + np.arange(2)]
-        return int((begin - self.bounds[first]) % self.length), int(end - begin)
+        shift = int(epoch * GOLDEN_RATIO % 1 * len(self)) if self.varies else 0
+        begin, end = self.bounds[(shift + index) % len(self) + np.arange(2)]
+        return int((begin - self.bounds[shift]) % self.length), int(end - begin)
 
 
 class Order(NamedTuple):
