@@ -11,7 +11,8 @@ import relmo
 from relmo.networks.bilm import BiLMNetwork, BiWindow
 from relmo.networks.language_model import RecurrentLM
 from relmo.settings.bilm import BiLMModelSettings, BiLMTrainSettings
-from relmo.settings.lm import LanguageModelSettings, LMTrainSettings
+from relmo.settings.lm import LanguageModelSettings
+from relmo.settings.sections import TrainSettings
 from relmo.text.characters import Spellings
 from relmo.text.tokenize import words
 from relmo.text.vocabulary import SentenceVocabulary
@@ -142,7 +143,7 @@ def test_recorded_losses_of_language_models_are_those_of_plain_steps(name: str) 
 @pytest.mark.parametrize("name", LANGUAGE_MODELS)
 def test_on_a_gpu_a_language_model_goes_on_from_its_state_to_the_same_bits(name: str) -> None:
     options: dict[str, Any] = {"optimizer": "sgd", "lr": 8.0, "decay": "constant", "validate_every": 2}
-    settings = LMTrainSettings(epochs=2.0, average_after=1, precision="bfloat16", **options)
+    settings = TrainSettings(epochs=2.0, average_after=1, precision="bfloat16", **options)
 
     def trainer() -> Trainer:
         validations = iter([2.0, 1.0, 3.0] * 20)

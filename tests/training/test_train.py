@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from relmo.errors import RelmoError, SettingError
 from relmo.networks.language_model import Loss, RecurrentLM
-from relmo.settings.lm import LanguageModelSettings, LMTrainSettings
+from relmo.settings.lm import LanguageModelSettings
 from relmo.settings.sections import TrainSettings
 from relmo.training import loop
 from relmo.training.batch import Lanes
@@ -248,7 +248,7 @@ def network_trainer(model: dict[str, Any], **train: Any) -> Trainer:
         with torch.no_grad():
             return float(model.loss(window, None).mean)  # type: ignore[operator]
 
-    settings = LMTrainSettings(**({"epochs": 2, "warmup": 2, "validate_every": 7} | train))
+    settings = TrainSettings(**({"epochs": 2, "warmup": 2, "validate_every": 7} | train))
     return Trainer(network, lanes, settings, validate)
 
 

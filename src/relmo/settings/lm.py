@@ -122,14 +122,6 @@ class LanguageModelSettings(f.SettingsSection):
             raise SettingError("order must be 2 or more for cell feedforward, which predicts from order - 1 symbols")
 
 
-class LMTrainSettings(TrainSettings):
-    """Training loop of a language model."""
-
-    vary_unroll: bool = False
-    """Vary the length of the windows around unroll, and, for one in twenty, around half of it, so that they end at
-    other places in each epoch. The learning rate is scaled by the length."""
-
-
 class LMSettings(f.KindSettings):
     """Train a language model over characters or words.
 
@@ -146,7 +138,7 @@ class LMSettings(f.KindSettings):
 
     text: TextSettings = field(default_factory=TextSettings)
     model: LanguageModelSettings = field(default_factory=LanguageModelSettings)
-    train: LMTrainSettings = field(default_factory=LMTrainSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
 
     def check(self) -> None:
         super().check()
@@ -200,7 +192,7 @@ class SkipgramTrainSettings(TrainSettings):
 
     def check(self) -> None:
         super().check()
-        f.refuse(self, ["unroll"], "for skipgram")
+        f.refuse(self, ["unroll", "vary_unroll"], "for skipgram")
         if self.optimizer not in ("sgd", "adagrad"):
             raise SettingError(f"optimizer {self.optimizer} takes no sparse gradients; use adagrad or sgd")
         for name in ("clip_norm", "weight_decay", "momentum"):
