@@ -25,6 +25,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gru": {"cell": "gru", "hidden": 12, "dropout": 0.5, "weight_drop": 0.5},
     "elman": {"cell": "elman", "hidden": 12},
     "adaptive": {"cell": "lstm", "hidden": 16, "softmax": "adaptive", "cutoffs": (5, 20)},
+    "mixture": {"cell": "lstm", "hidden": 16, "embedding": 8, "tied": True, "softmax": "mixture", "mixtures": 3},
     "sampled": {"cell": "lstm", "hidden": 12, "softmax": "sampled", "samples": 5},
     "feedforward": {"cell": "feedforward", "hidden": 12, "embedding": 8, "order": 4},
     "ngram": {"cell": "ngram", "order": 3},

@@ -10,7 +10,7 @@ from relmo.networks.language_model import NeuralLM, RecurrentLM, Window, make_so
 from relmo.nn.recurrence.elman import ElmanCell
 from relmo.nn.recurrence.gru import GRUCell
 from relmo.nn.recurrence.lstm import LSTMCell
-from relmo.nn.softmax import AdaptiveSoftmax, FullSoftmax, SampledSoftmax
+from relmo.nn.softmax import AdaptiveSoftmax, FullSoftmax, MixtureSoftmax, SampledSoftmax
 from relmo.settings.lm import LanguageModelSettings
 
 VOCAB = 11
@@ -18,6 +18,7 @@ SOFTMAXES = {
     "full": {"softmax": "full"},
     "sampled": {"softmax": "sampled", "samples": 5},
     "adaptive": {"softmax": "adaptive", "cutoffs": (3, 7)},
+    "mixture": {"softmax": "mixture", "mixtures": 3},
 }
 CELLS = {
     "elman": {"cell": "elman"},
@@ -163,6 +164,44 @@ def test_every_dropout_acts_in_training_and_not_in_evaluation(option: str, varia
     assert torch.equal(model.eval().features(inputs, state)[0], plain.features(inputs, state)[0])
 
 
+def test_penalties_are_those_of_a_loop_over_the_top_layers_outputs() -> None:
+    """Activation regularisation of what was dropped, the temporal one of what was not; in training alone."""
+    options = {"activation_penalty": 2.0, "temporal_penalty": 3.0, "output_dropout": 0.5}
+    model, plain = network("lstm_awd", **options), network("lstm_awd", output_dropout=0.5)
+    window = Window(*random_text(3, 6))
+    losses: list[Tensor] = []
+    outputs: list[Tensor] = []
+    model.dropout.register_forward_hook(lambda _, args, output: outputs.extend([args[0], output]))
+    for lm in (model, plain):
+        torch.manual_seed(1)
+        losses.append(lm.loss(window, None).mean)
+    raw, dropped = outputs
+    assert not torch.equal(raw, dropped)
+    squares, differences = [], []
+    for b in range(3):
+        for unit in range(raw.shape[2]):
+            squares += [dropped[b, t, unit] ** 2 for t in range(6)]
+            differences += [(raw[b, t, unit] - raw[b, t - 1, unit]) ** 2 for t in range(1, 6)]
+    penalty = 2.0 * torch.stack(squares).mean() + 3.0 * torch.stack(differences).mean()
+    torch.testing.assert_close(losses[0], losses[1] + penalty)
+    weights = list(model.encoder.parameters())
+    expected = torch.autograd.grad(losses[1], list(plain.encoder.parameters()))
+    extra = torch.autograd.grad(penalty, weights, retain_graph=True)
+    assert all(gradient.any() for gradient in extra)
+    total = [one + other for one, other in zip(expected, extra, strict=True)]
+    torch.testing.assert_close(list(torch.autograd.grad(losses[0], weights)), total)
+    assert model.loss(Window(*random_text(3, 1)), None).mean.isfinite(), "a window of one step has no difference"
+    torch.testing.assert_close(model.eval().loss(window, None).mean, plain.eval().loss(window, None).mean)
+
+
+def test_a_mixture_has_its_own_way_to_the_size_of_tied_embeddings() -> None:
+    model = network("lstm_tied", "mixture")
+    assert isinstance(model.softmax, MixtureSoftmax)
+    assert model.bottleneck is None
+    assert model.softmax.output.weight is model.encoder.embedding.weight
+    assert model.softmax.latent.weight.shape == (3 * 16, 32)
+
+
 def test_settings_choose_cell_and_softmax() -> None:
     cells = {"elman": ElmanCell, "gru": GRUCell, "lstm": LSTMCell}
     for name, kind in cells.items():
@@ -172,7 +211,7 @@ def test_settings_choose_cell_and_softmax() -> None:
     lstm = network("lstm", hidden=7, projection=2, forget_bias=-2.5).encoder.recurrent.cells[0][0]
     assert lstm.output_size == 2
     assert lstm.bias_ih[7:14].eq(-2.5).all()
-    softmaxes = {"full": FullSoftmax, "sampled": SampledSoftmax, "adaptive": AdaptiveSoftmax}
+    softmaxes = {"full": FullSoftmax, "sampled": SampledSoftmax, "adaptive": AdaptiveSoftmax, "mixture": MixtureSoftmax}
     for name, kind in softmaxes.items():
         assert type(make_softmax(LanguageModelSettings(**SOFTMAXES[name]), 16, VOCAB)) is kind  # type: ignore[arg-type]
 

@@ -16,7 +16,8 @@ from relmo.nn.recurrence import Cell, Quantity, Record, State, make_cell, state,
 from relmo.nn.recurrence.elman import ElmanCell
 from relmo.nn.recurrence.gru import GRUCell
 from relmo.nn.recurrence.lstm import LSTMCell
-from relmo.nn.recurrence.stack import Recurrent, RecurrentOutput, unroll_fused
+from relmo.nn.recurrence.mogrifier import MogrifierLSTMCell
+from relmo.nn.recurrence.stack import Recurrent, RecurrentOutput, unroll, unroll_fused
 from relmo.registry import cell_names
 
 SIZE = 4  # of input and output alike, so that residual connections take part
@@ -458,3 +459,18 @@ def test_on_a_gpu_stacks_of_every_cell_equal_their_steps_on_a_cpu(name: str) -> 
         own = torch.autograd.grad(sum(tensor.square().sum() for tensor in outputs), list(network.parameters()))
         runs.append([tensor.cpu() for tensor in (*outputs, *own)])
     torch.testing.assert_close(runs[1], runs[0], rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("rank", [None, 3])
+def test_a_mogrifier_used_for_many_steps_has_the_outputs_and_gradients_of_its_steps(rank: int | None) -> None:
+    torch.manual_seed(0)
+    cell = MogrifierLSTMCell(5, 7, rank=rank)
+    x, state, outputs = torch.randn(2, 6, 5, requires_grad=True), cell.initial_state(2), []
+    for t in range(6):
+        y, state = cell.step(x[:, t], state)
+        outputs.append(y)
+    expected, (found, _) = torch.stack(outputs, dim=1), unroll(cell, x, cell.initial_state(2), None)
+    assert torch.equal(found, expected)
+    inputs = [x, *cell.parameters()]
+    gradients = [torch.autograd.grad(output.square().sum(), inputs) for output in (found, expected)]
+    torch.testing.assert_close(gradients[0], gradients[1])

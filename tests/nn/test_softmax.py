@@ -10,24 +10,28 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from relmo.nn import softmax as softmax_module
+from relmo.nn.dropout import SequenceDropout
 from relmo.nn.kernels import elementwise_triton
 from relmo.nn.softmax import (
     AdaptiveSoftmax,
     FullSoftmax,
+    MixtureSoftmax,
     SampledSoftmax,
     expected_draws,
     log_uniform,
     softmax_shares,
 )
 
-KINDS = ("full", "sampled", "adaptive")
+KINDS = ("full", "sampled", "adaptive", "mixture")
 
 
-def make(kind: str, size: int, vocab_size: int) -> FullSoftmax | AdaptiveSoftmax:
+def make(kind: str, size: int, vocab_size: int) -> FullSoftmax | AdaptiveSoftmax | MixtureSoftmax:
     if kind == "full":
         return FullSoftmax(size, vocab_size)
     if kind == "sampled":
         return SampledSoftmax(size, vocab_size, samples=max(1, vocab_size // 2))
+    if kind == "mixture":
+        return MixtureSoftmax(size, vocab_size, components=3, bottleneck=8)
     return AdaptiveSoftmax(size, vocab_size, cutoffs=sorted({vocab_size // 3 + 1, 2 * vocab_size // 3 + 1}))
 
 
@@ -142,6 +146,71 @@ def test_training_in_pieces_changes_neither_loss_nor_gradients(at_once: int, mon
     torch.testing.assert_close(own, expected)
     assert sum(held) == 7
     assert max(held) == min(7, max(1, at_once // 11)), "never more logits than these"
+
+
+def mixture_and_naive(variational: bool = False) -> tuple[MixtureSoftmax, Tensor, Tensor, Tensor]:
+    """A mixture, features (B, T, D), targets, and the probabilities (B T, V) as defined, in float64."""
+    torch.manual_seed(0)
+    layer = MixtureSoftmax(5, 11, components=3, bottleneck=4)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    x, targets = torch.randn(2, 4, 5, requires_grad=True), torch.randint(11, (2, 4))
+    flat = x.flatten(0, 1).double()
+    prior = torch.softmax(flat @ layer.prior.weight.double().T, dim=1)
+    p = torch.zeros(8, 11, dtype=torch.float64)
+    for k in range(3):
+        rows = slice(4 * k, 4 * k + 4)
+        h = torch.tanh(flat @ layer.latent.weight[rows].double().T + layer.latent.bias[rows].double())
+        p = p + prior[:, k : k + 1] * torch.softmax(h @ layer.output.weight.double().T + layer.output.bias, dim=1)
+    return layer, x, targets, p
+
+
+@pytest.mark.parametrize("at_once", [1, 70, 100, 1000])
+def test_a_mixture_is_the_weighted_mean_of_its_softmaxes(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold(at_once, monkeypatch)
+    layer, x, targets, p = mixture_and_naive()
+    torch.testing.assert_close(layer.log_probs(x.flatten(0, 1)), p.log().float())
+    nll = -p.log().gather(1, targets.flatten().unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(layer.nll(x.flatten(0, 1), targets.flatten()), nll.float())
+    inputs = [x, *layer.parameters()]
+    loss = layer.loss(x, targets)
+    torch.testing.assert_close(loss, nll.mean().float())
+    torch.testing.assert_close(torch.autograd.grad(3 * loss, inputs), torch.autograd.grad(3 * nll.mean(), inputs))
+
+
+def test_a_mixture_of_huge_logits_is_finite() -> None:
+    layer, x, targets, _ = mixture_and_naive()
+    with torch.no_grad():
+        layer.output.weight *= 1e4
+        layer.prior.weight *= 1e4
+    loss = layer.loss(x, targets)
+    torch.testing.assert_close(loss, layer.nll(x.flatten(0, 1), targets.flatten()).mean())
+    assert loss.isfinite()
+    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, list(layer.parameters())))
+
+
+def test_a_mixture_under_autocast_has_gradients_near_the_exact_ones() -> None:
+    found = []
+    for enabled in (False, True):
+        layer, x, targets, _ = mixture_and_naive()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            loss = layer.loss(x, targets)
+        found.append((loss, *torch.autograd.grad(loss, [x, *layer.parameters()])))
+    for exact, low in zip(*found, strict=True):
+        assert low.dtype == torch.float32
+        assert 0 < (exact - low).norm() / exact.norm() < 0.05
+
+
+@pytest.mark.parametrize("variational", [False, True])
+def test_dropout_in_a_mixture_acts_on_each_component_in_training_alone(variational: bool) -> None:
+    layer = MixtureSoftmax(5, 11, components=3, bottleneck=40, dropout=SequenceDropout(0.5, variational=variational))
+    x = torch.randn(2, 6, 5)
+    h, _ = layer._components(x)
+    dropped = (h == 0).view(2, 6, 3, 40)
+    assert 0.3 < dropped.float().mean() < 0.7
+    assert torch.equal(dropped[:, 0], dropped[:, 1]) == variational
+    assert not torch.equal(dropped[:, :, 0], dropped[:, :, 1])
+    assert layer.eval()._components(x)[0].all()
 
 
 def test_training_the_sampled_layer_in_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

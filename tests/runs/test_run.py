@@ -48,6 +48,11 @@ AVERAGED = (
     "--cell gru --layers 2 --dropout 0.1 --word-dropout 0.1 --weight-drop 0.1 --average 0.9 --accumulate 2 "
     "--optimizer adam --weight-decay 0.01 --epochs 0.8 --validate-every 5 --log-every 2 --checkpoint-every 0.05"
 )
+TRIGGERED = (
+    "--layers 2 --dropout 0.1 --variational --activation-penalty 2 --temporal-penalty 1 --softmax mixture --mixtures 2 "
+    "--mixture-dropout 0.1 --optimizer sgd --lr 20 --decay constant --average-after 1 --vary-unroll --epochs 0.8 "
+    "--validate-every 3 --log-every 2 --checkpoint-every 0"
+)
 BRIEF = "--dropout 0.2 --epochs 0.01 --validate-every 1 --log-every 1 --checkpoint-every 0"
 
 
@@ -180,7 +185,7 @@ def test_the_command_killed_in_the_middle_and_resumed_ends_with_the_weights_of_a
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [LONG, AVERAGED], ids=["every step", "now and then"])
+@pytest.mark.parametrize("options", [LONG, AVERAGED, TRIGGERED], ids=["every step", "now and then", "averaged SGD"])
 def test_kills_at_random_moments_change_nothing(
     options: str,
     text: Path,

@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from relmo.config import build, field_docs, parse_override, read_preset, read_toml, to_toml
 from relmo.errors import SettingError
+from relmo.settings.bilm import BiLMTrainSettings
 from relmo.settings.fields import Only, SettingsSection, setting_fields
 from relmo.settings.kinds import KINDS, settings_class
 from relmo.settings.lm import (
@@ -24,7 +25,7 @@ from relmo.settings.lm import (
     SkipgramTrainSettings,
     TextSettings,
 )
-from relmo.settings.sections import TrainSettings
+from relmo.settings.sections import TaskTrainSettings, TrainSettings
 
 SECTIONS = sorted({field.type for kind in KINDS for field in dataclasses.fields(settings_class(kind))}, key=str)
 PRESETS = sorted(path.name for path in (resources.files("relmo") / "presets").iterdir())
@@ -234,6 +235,8 @@ OTHER: dict[str, Any] = {
     "word_dropout": 0.1,
     "weight_drop": 0.1,
     "variational": True,
+    "activation_penalty": 2.0,
+    "temporal_penalty": 1.0,
     "tied": True,
     "hidden": 8,
     "last_hidden": 6,
@@ -244,6 +247,8 @@ OTHER: dict[str, Any] = {
     "softmax": "sampled",
     "cutoffs": [3],
     "samples": 9,
+    "mixtures": 3,
+    "mixture_dropout": 0.1,
 }
 CELLS = ("lstm", "gru", "elman", "ngram", "feedforward")
 
@@ -258,7 +263,8 @@ def cells_of(name: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_setting_without_an_effect_for_the_cell_is_refused(name: str, cell: str) -> None:
     model = {"cell": cell, name: OTHER[name]}
-    model |= {"cutoffs": {"softmax": "adaptive"}, "samples": {"softmax": "sampled"}}.get(name, {})
+    layers = {"cutoffs": "adaptive", "samples": "sampled", "mixtures": "mixture", "mixture_dropout": "mixture"}
+    model |= {"softmax": layers[name]} if name in layers else {}
     if cell in cells_of(name):
         lm(model=model).check()
     else:
@@ -427,3 +433,10 @@ def test_defaults_come_back_from_a_note_as_they_were(kind: str) -> None:
 def test_the_url_of_a_settings_file_keeps_its_slashes_in_the_message() -> None:
     with pytest.raises(SettingError, match=r"^https://example.org/a.toml: .*does not download"):
         read_toml(Path("https://example.org/a.toml"))
+
+
+@pytest.mark.parametrize("settings", [SkipgramTrainSettings, BiLMTrainSettings, TaskTrainSettings])
+def test_only_language_models_vary_their_windows(settings: type[TrainSettings]) -> None:
+    TrainSettings(vary_unroll=True).check()
+    with pytest.raises(SettingError, match="vary_unroll has no effect for"):
+        settings(vary_unroll=True).check()

@@ -71,6 +71,36 @@ def test_every_epoch_of_lanes_reads_the_same() -> None:
         assert torch.equal(lanes.get(0, index).inputs, lanes.get(5, index).inputs)
 
 
+@given(st.integers(1, 4), st.integers(1, 80), st.integers(0, 3000), st.integers(0, 9), st.integers(0, 1000))
+@settings(max_examples=100, deadline=None)
+def test_varied_windows_read_every_symbol_once_in_order_in_every_epoch(
+    batch: int, unroll: int, more: int, seed: int, epoch: int
+) -> None:
+    stream = np.arange(batch * unroll + 1 + more, dtype=np.uint16)
+    lanes = Lanes(stream, batch=batch, unroll=unroll, seed=seed)
+    plain = Lanes(stream, batch=batch, unroll=unroll)
+    for window in (0, epoch):
+        inputs = torch.cat([lanes.get(window, i).inputs for i in range(len(lanes))], dim=1)
+        targets = torch.cat([lanes.get(window, i).targets for i in range(len(lanes))], dim=1)
+        assert torch.equal(targets, inputs + 1)
+        assert torch.equal(inputs, torch.cat([plain.get(0, i).inputs for i in range(len(plain))], dim=1))
+    again = Lanes(stream, batch=batch, unroll=unroll, seed=seed).get(epoch, len(lanes) - 1)
+    assert torch.equal(again.inputs, lanes.get(epoch, len(lanes) - 1).inputs), "a function of its place alone"
+
+
+def test_varied_windows_have_few_lengths_around_the_whole_and_the_half_of_the_unroll() -> None:
+    lanes = Lanes(np.zeros(2_000_000, dtype=np.uint16), batch=4, unroll=70, seed=1)
+    lengths = [[lanes.get(epoch, i).inputs.shape[1] for i in range(len(lanes))] for epoch in range(3)]
+    assert set(lengths[0]) <= {25, 30, 35, 40, 45, 60, 65, 70, 75, 80, lanes.bounds[-1] - lanes.bounds[-2]}
+    assert np.mean(np.array(lengths[0]) < 50) == pytest.approx(0.05, abs=0.01)
+    assert np.mean(lengths[0]) == pytest.approx(0.95 * 70 + 0.05 * 35, abs=0.3)
+    assert np.std([n for n in lengths[0] if n > 50]) == pytest.approx(5, abs=0.3)
+    assert lengths[0] != lengths[1] != lengths[2]
+    assert sorted(lengths[0]) == sorted(lengths[1]) == sorted(lengths[2])
+    assert [lanes.lr_factor(1, i) for i in range(50)] == [n / 70 for n in lengths[1][:50]]
+    assert Lanes(np.zeros(300, dtype=np.uint16), batch=4, unroll=70).lr_factor(0, 1) == 1
+
+
 @pytest.mark.parametrize("length", [0, 1, 2, 24])
 def test_a_stream_shorter_than_one_window_is_an_error_that_says_both_sizes(length: int) -> None:
     with pytest.raises(CorpusError, match=rf"has {length - 1} symbols.*4 lanes x 6 steps.*--batch"):

@@ -9,11 +9,14 @@ import torch
 
 import relmo
 from relmo.networks.bilm import BiLMNetwork, BiWindow
+from relmo.networks.language_model import RecurrentLM
 from relmo.settings.bilm import BiLMModelSettings, BiLMTrainSettings
+from relmo.settings.lm import LanguageModelSettings
+from relmo.settings.sections import TrainSettings
 from relmo.text.characters import Spellings
 from relmo.text.tokenize import words
 from relmo.text.vocabulary import SentenceVocabulary
-from relmo.training.batch import BiLanes, BiText, map_tensors, move_to_device
+from relmo.training.batch import BiLanes, BiText, Lanes, map_tensors, move_to_device
 from relmo.training.loop import GraphedLoss, Trainer
 
 ALICE = Path(relmo.__file__).parent / "data" / "alice.txt"
@@ -81,6 +84,94 @@ def test_recorded_losses_and_gradients_are_those_of_plain_steps(softmax: str) ->
         for a, b in zip(found.carry, loss.carry, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
         carry = found.carry
+
+
+@pytest.fixture
+def enabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELMO_GRAPHS", "1")
+
+
+LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
+    "lstm": {"last_hidden": 16, "tied": True},
+    "gru": {"cell": "gru"},
+    "mogrifier": {"cell": "mogrifier", "cell_options": ("rank=4",)},
+    "mixture": {"softmax": "mixture", "mixtures": 3, "tied": True},
+    "sampled": {"softmax": "sampled", "samples": 30},
+}
+DROPOUTS = {"dropout": 0.2, "input_dropout": 0.2, "word_dropout": 0.1, "weight_drop": 0.3, "variational": True}
+PENALTIES = {"activation_penalty": 2.0, "temporal_penalty": 1.0}
+
+
+def language_model(name: str, **changes: Any) -> RecurrentLM:
+    torch.manual_seed(0)
+    options = {"layers": 2, "hidden": 32, "embedding": 16} | LANGUAGE_MODELS[name] | PENALTIES | changes
+    return RecurrentLM(LanguageModelSettings(**options), vocab_size=30).train()
+
+
+def text_lanes() -> Lanes:
+    return Lanes(np.random.default_rng(0).integers(0, 30, 2500), batch=8, unroll=20, seed=1)
+
+
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
+@pytest.mark.usefixtures("enabled")
+def test_steps_of_language_models_are_recorded_unless_something_in_them_waits(name: str) -> None:
+    assert language_model(name, **DROPOUTS).graphs
+    assert not language_model(name, dropout=0.2).graphs, "cuDNN draws its own masks"
+    plain: dict[str, Any] = {"softmax": "adaptive", "tied": False, "mixtures": 10, "samples": 8192}
+    assert not language_model(name, **plain).graphs
+
+
+@on_gpu
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
+def test_recorded_losses_of_language_models_are_those_of_plain_steps(name: str) -> None:
+    model, batches = language_model(name).cuda(), text_lanes()
+    parameters = list(model.parameters())
+    graphed = GraphedLoss(model.loss, parameters)
+    carry = model.initial_state(8)
+    for index in range(1, 6):
+        batch = move_to_device(batches.get(0, index), torch.device("cuda"))
+        torch.manual_seed(index)
+        replayed = graphed(batch, carry)
+        gradients = [p.grad.clone() for p in parameters]
+        for parameter in parameters:
+            parameter.grad = None
+        torch.manual_seed(index)
+        loss = model.loss(batch, carry)
+        loss.mean.backward()
+        torch.testing.assert_close(replayed.mean, loss.mean.detach(), rtol=1e-5, atol=0)
+        for a, b in zip(gradients, parameters, strict=True):
+            assert (a - b.grad).norm() <= 1e-4 * b.grad.norm() + 1e-9
+        torch.testing.assert_close(replayed.carry, loss.carry, rtol=0, atol=1e-5)
+        carry = replayed.carry
+
+
+@on_gpu
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
+@pytest.mark.usefixtures("enabled")
+def test_on_a_gpu_a_language_model_goes_on_from_its_state_to_the_same_bits(name: str) -> None:
+    options: dict[str, Any] = {"optimizer": "sgd", "lr": 8.0, "decay": "constant", "validate_every": 2}
+    settings = TrainSettings(epochs=2.0, average_after=1, precision="bfloat16", **options)
+
+    def trainer() -> Trainer:
+        validations = iter([2.0, 1.0, 3.0] * 20)
+        return Trainer(language_model(name, **DROPOUTS).cuda(), text_lanes(), settings, lambda _: next(validations))
+
+    unbroken = trainer()
+    saved: tuple[dict[str, torch.Tensor], dict[str, Any]] | None = None
+    for step in unbroken.steps():
+        if step.number == 12:
+            tensors, values = unbroken.state()
+            saved = {name: tensor.clone() for name, tensor in tensors.items()}, dict(values)
+    assert unbroken.graphed is not None
+    assert len(unbroken.graphed.steps) > 1
+    assert unbroken.average_start
+    resumed = trainer()
+    assert saved is not None
+    resumed.load_state(*saved)
+    for _ in resumed.steps():
+        pass
+    for a, b in zip(unbroken.parameters + unbroken.average, resumed.parameters + resumed.average, strict=True):
+        assert torch.equal(a, b)
 
 
 @on_gpu

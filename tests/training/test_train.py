@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from relmo.errors import RelmoError
+from relmo.errors import RelmoError, SettingError
 from relmo.networks.language_model import Loss, RecurrentLM
 from relmo.settings.lm import LanguageModelSettings
 from relmo.settings.sections import TrainSettings
@@ -240,7 +240,7 @@ TEXT = np.tile(np.array([2, 3, 4, 5, 6, 3, 2, 4, 4, 5]), 60).astype(np.uint16)
 def network_trainer(model: dict[str, Any], **train: Any) -> Trainer:
     torch.manual_seed(0)
     network = RecurrentLM(LanguageModelSettings(**({"hidden": 8, "embedding": 5} | model)), vocab_size=8)
-    lanes = Lanes(TEXT, batch=4, unroll=10)
+    lanes = Lanes(TEXT, batch=4, unroll=10, seed=2 if train.get("vary_unroll") else None)
 
     def validate(model: nn.Module) -> float:
         window = lanes.get(0, 3)
@@ -289,6 +289,21 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
         {},
     ),
+    "mogrifier": (
+        {
+            "cell": "mogrifier",
+            "cell_options": ("rank=3",),
+            "layers": 2,
+            "last_hidden": 5,
+            "tied": True,
+            "dropout": 0.2,
+            "input_dropout": 0.1,
+            "word_dropout": 0.1,
+            "weight_drop": 0.2,
+            "variational": True,
+        },
+        {},
+    ),
     "average": ({"dropout": 0.2}, {"average": 0.9}),
     "accumulate": ({"dropout": 0.2}, {"accumulate": 2}),
     "average and accumulate": ({"cell": "gru", "dropout": 0.2}, {"average": 0.9, "accumulate": 3, "optimizer": "sgd"}),
@@ -297,7 +312,88 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sampled": ({"softmax": "sampled", "samples": 3}, {}),
     "adaptive": ({"softmax": "adaptive", "cutoffs": (3,)}, {}),
     "tied": ({"tied": True, "dropout": 0.2}, {}),
+    "penalties": ({"activation_penalty": 2.0, "temporal_penalty": 1.0, "output_dropout": 0.3}, {}),
+    "mixture": ({"softmax": "mixture", "mixtures": 3, "mixture_dropout": 0.3, "tied": True, "variational": True}, {}),
+    "triggered average": (
+        {"dropout": 0.2},
+        {"optimizer": "sgd", "lr": 8.0, "decay": "constant", "average_after": 1, "validate_every": 2, "clip_norm": 0.0},
+    ),
+    "varied windows": ({"dropout": 0.2}, {"vary_unroll": True, "optimizer": "sgd", "accumulate": 2}),
 }
+
+
+TRIGGERED = CASES["triggered average"][1]
+
+
+def test_a_triggered_average_is_averaged_sgd_from_the_first_validation_that_is_worse_than_an_old_one() -> None:
+    """As in the authors' loop: plain SGD, a list of validations, and the mean of all weights since the trigger."""
+    number_of_checks = 3
+    trainer = network_trainer({}, **TRIGGERED | {"average_after": number_of_checks, "epochs": 4, "warmup": 0})
+    reference = network_trainer({}, **TRIGGERED | {"average_after": None, "epochs": 4, "warmup": 0})
+    model, lanes, carry = reference.model, reference.batches, None
+    assert reference.validate is not None
+    validations: list[float] = []
+    iterates: list[list[Tensor]] = []  # since the trigger
+    triggered_at = 0
+    for number, step in enumerate(trainer.steps(), start=1):
+        model.train()
+        loss = model.loss(lanes.get(0, (number - 1) % len(lanes)), carry if (number - 1) % len(lanes) else None)  # type: ignore[operator]
+        carry = loss.carry
+        model.zero_grad()
+        loss.mean.backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 8.0 * parameter.grad
+        weights = [parameter.detach().clone() for parameter in model.parameters()]
+        if triggered_at:
+            iterates.append(weights)
+        if number % 2:
+            continue
+        with torch.no_grad():
+            for parameter, *values in zip(model.parameters(), *iterates, strict=True):
+                if values:
+                    parameter.copy_(torch.stack(values).double().mean(dim=0))
+        valid = reference.validate(model)
+        torch.testing.assert_close(step.valid, valid, rtol=1e-4, atol=1e-4)
+        with torch.no_grad():
+            for parameter, value in zip(model.parameters(), weights, strict=True):
+                parameter.copy_(value)
+        if not triggered_at and len(validations) > number_of_checks and valid > min(validations[:-number_of_checks]):
+            triggered_at, iterates = number, [weights]
+        validations.append(valid)
+        assert int(trainer.average_start) == triggered_at
+    assert 2 * number_of_checks < triggered_at < number - 20
+    with trainer.averaged_weights():
+        for parameter, *values in zip(trainer.parameters, *iterates, strict=True):
+            torch.testing.assert_close(parameter.detach(), torch.stack(values).mean(dim=0), rtol=1e-3, atol=1e-4)
+    assert min(validations[-3:]) < min(validations[: triggered_at // 2]), "the average is better"
+
+
+def test_a_triggered_average_needs_validation_and_excludes_a_moving_one() -> None:
+    with pytest.raises(SettingError, match="average_after needs validation"):
+        line_trainer([1.0, 0.0, 0.0], average_after=2)
+    with pytest.raises(SettingError, match="average_after has no effect with average"):
+        TrainSettings(average=0.9, average_after=2).check()
+
+
+def test_a_checkpoint_whose_average_starts_after_it_is_refused() -> None:
+    trainer = network_trainer({}, **TRIGGERED)
+    trainer._step()
+    tensors, values = copy.deepcopy(trainer.state())
+    assert trainer.find_mismatch(tensors) is trainer.find_problem(tensors, values) is None
+    tensors["average_start"].fill_(2)
+    assert "average" in str(trainer.find_problem(tensors, values))
+
+
+def test_the_rate_of_a_varied_window_is_in_proportion_to_its_length() -> None:
+    train: dict[str, Any] = {"vary_unroll": True, "decay": "constant", "warmup": 0, "lr": 0.5}
+    trainer = network_trainer({}, **train)
+    lengths = [trainer.batches.get(*divmod(i, len(trainer.batches))).inputs.shape[1] for i in range(trainer.total)]
+    assert len(set(lengths)) > 2
+    assert [step.lr for step in trainer.steps()] == pytest.approx([0.5 * length / 10 for length in lengths])
+    pairs = [sum(lengths[i : i + 2]) / 2 for i in range(0, len(lengths), 2)]
+    both = network_trainer({}, accumulate=2, **train)
+    assert [step.lr for step in both.steps()][: len(pairs) - 1] == pytest.approx([0.5 * n / 10 for n in pairs[:-1]])
 
 
 def record(step: Step) -> list[float | None]:

@@ -4,10 +4,11 @@ Recurrent, fixed-window and n-gram models share one interface, over ids; `Networ
 trained by gradient descent are `NeuralLM`s, which also have `loss(window, carry)`.
 
     Mikolov et al. 2010, Recurrent neural network based language model;  Press & Wolf 2017 (tied embeddings)
-    Merity et al. 2018, Regularizing and optimizing LSTM language models
+    Merity et al. 2018, Regularizing and optimizing LSTM language models (dropouts, penalties)
     Bengio et al. 2003, A neural probabilistic language model (fixed window)
 """
 
+import os
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from relmo.networks.ngram import NGramLM
 from relmo.nn.dropout import SequenceDropout, drop_words
 from relmo.nn.recurrence import State
 from relmo.nn.recurrence.stack import Recurrent, RecurrentOutput
-from relmo.nn.softmax import AdaptiveSoftmax, FullSoftmax, SampledSoftmax
+from relmo.nn.softmax import AdaptiveSoftmax, FullSoftmax, MixtureSoftmax, SampledSoftmax
 from relmo.settings.lm import LanguageModelSettings
 
 
@@ -44,7 +45,7 @@ class NeuralLM(nn.Module):
     """Language model of features of the past and an output layer; a state is a tuple of tensors, batch first."""
 
     vocab_size: int
-    softmax: FullSoftmax | AdaptiveSoftmax
+    softmax: FullSoftmax | AdaptiveSoftmax | MixtureSoftmax
 
     def initial_state(self, batch: int) -> State:
         """Return the state before a text."""
@@ -58,7 +59,7 @@ class NeuralLM(nn.Module):
         """Return the training loss of a window; `carry` is the final state of the previous one."""
         state = self.initial_state(len(window.inputs)) if carry is None else carry
         x, state = self.features(window.inputs, state)
-        mean = self.softmax.loss(x.flatten(0, 1), window.targets.flatten())
+        mean = self.softmax.loss(x, window.targets)
         return Loss(mean, window.targets.numel(), tuple(tensor.detach() for tensor in state))
 
     def nll(self, inputs: Tensor, targets: Tensor, state: State) -> tuple[Tensor, State]:
@@ -117,18 +118,44 @@ class RecurrentLM(NeuralLM):
         output_dropout = settings.dropout if settings.output_dropout is None else settings.output_dropout
         self.dropout = SequenceDropout(output_dropout, variational=settings.variational)
         width = self.encoder.recurrent.output_size
-        self.bottleneck = nn.Linear(width, size) if settings.tied and width != size else None
-        self.softmax = make_softmax(settings, size if settings.tied else width, vocab_size)
+        self.activation_penalty, self.temporal_penalty = settings.activation_penalty, settings.temporal_penalty
+        has_bottleneck = settings.tied and width != size and settings.softmax != "mixture"
+        self.bottleneck = nn.Linear(width, size) if has_bottleneck else None
+        self.softmax = make_softmax(settings, size if has_bottleneck else width, vocab_size)
         if settings.tied:
-            self.softmax.weight = self.encoder.embedding.weight
+            layer = self.softmax.output if isinstance(self.softmax, MixtureSoftmax) else self.softmax
+            layer.weight = self.encoder.embedding.weight
+
+    @property
+    def graphs(self) -> bool:
+        """Whether training steps can be recorded: nothing in them waits for the device, and no dropout is cuDNN's.
+
+        Only with RELMO_GRAPHS=1: what it gains has not been measured."""
+        if os.environ.get("RELMO_GRAPHS") != "1" or isinstance(self.softmax, AdaptiveSoftmax):
+            return False
+        between_layers = self.encoder.recurrent.dropout
+        return between_layers.variational or not between_layers.p
 
     def initial_state(self, batch: int) -> State:
         return self.encoder.recurrent.initial_state(batch)
 
     def features(self, inputs: Tensor, state: State, lengths: Tensor | None = None) -> tuple[Tensor, State]:
         run = self.encoder(inputs, state, lengths)
+        return self._reduce(self.dropout(run.output)), run.state
+
+    def loss(self, window: Window, carry: State | None) -> Loss:
+        state = self.initial_state(len(window.inputs)) if carry is None else carry
+        run = self.encoder(window.inputs, state)
         x = self.dropout(run.output)
-        return (x if self.bottleneck is None else self.bottleneck(x)), run.state
+        mean = self.softmax.loss(self._reduce(x), window.targets)
+        if self.training and self.activation_penalty:
+            mean = mean + self.activation_penalty * x.float().square().mean()
+        if self.training and self.temporal_penalty and x.shape[1] > 1:
+            mean = mean + self.temporal_penalty * run.output.float().diff(dim=1).square().mean()
+        return Loss(mean, window.targets.numel(), tuple(tensor.detach() for tensor in run.state))
+
+    def _reduce(self, x: Tensor) -> Tensor:
+        return x if self.bottleneck is None else self.bottleneck(x)
 
 
 class FeedforwardLM(NeuralLM):
@@ -162,7 +189,9 @@ class FeedforwardLM(NeuralLM):
         return torch.cat([x, hidden], dim=-1), (ids[:, inputs.shape[1] :],)
 
 
-def make_softmax(settings: LanguageModelSettings, size: int, vocab_size: int) -> FullSoftmax | AdaptiveSoftmax:
+def make_softmax(
+    settings: LanguageModelSettings, size: int, vocab_size: int
+) -> FullSoftmax | AdaptiveSoftmax | MixtureSoftmax:
     """Build the output layer of these settings over features of `size`."""
     if settings.softmax == "adaptive":
         if max(settings.cutoffs, default=0) >= vocab_size:
@@ -170,4 +199,12 @@ def make_softmax(settings: LanguageModelSettings, size: int, vocab_size: int) ->
         return AdaptiveSoftmax(size, vocab_size, cutoffs=settings.cutoffs)
     if settings.softmax == "sampled":
         return SampledSoftmax(size, vocab_size, samples=settings.samples)
+    if settings.softmax == "mixture":
+        return MixtureSoftmax(
+            size,
+            vocab_size,
+            components=settings.mixtures,
+            bottleneck=settings.embedding or settings.hidden,
+            dropout=SequenceDropout(settings.mixture_dropout, variational=settings.variational),
+        )
     return FullSoftmax(size, vocab_size)

@@ -3,6 +3,7 @@
     full       exact
     sampled    trains against a sample of the vocabulary (Jean et al. 2015), scores exactly
     adaptive   clusters by frequency, the rarer in fewer dimensions (Grave et al. 2017)
+    mixture    a weighted mean of several softmaxes (Yang et al. 2018)
 
 Sampled and adaptive softmax need symbols sorted by decreasing frequency. Full and sampled softmax support distillation
 (Hinton et al. 2015): with a teacher's distribution q of weight a the loss is (1 - a) * -log p(y) + a * sum_k q(k) *
@@ -11,6 +12,7 @@ Sampled and adaptive softmax need symbols sorted by decreasing frequency. Full a
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -51,7 +53,8 @@ class FullSoftmax(nn.Module):
         return linear(self.reduced(x), self.weight, self.bias)
 
     def loss(self, x: Tensor, targets: Tensor, lesson: "Lesson | None" = None) -> Tensor:
-        """Return the mean training loss of the targets (N,)."""
+        """Return the mean training loss of the targets (…,) after x (…, D)."""
+        x, targets = x.flatten(0, -2), targets.flatten()
         if lesson is None and not torch.is_grad_enabled():
             return self.nll(x, targets).mean()
         teacher = None if lesson is None else lesson.logits()
@@ -92,6 +95,7 @@ class SampledSoftmax(FullSoftmax):
     def loss(self, x: Tensor, targets: Tensor, lesson: "Lesson | None" = None) -> Tensor:
         if not self.training:
             return super().loss(x, targets, lesson)
+        x, targets = x.flatten(0, -2), targets.flatten()
         noise = -torch.log(torch.empty_like(self.log_p).exponential_())  # Gumbel
         sample = torch.topk(self.log_p + noise, self.samples, sorted=False).indices  # (S,)
         column = torch.full_like(self.log_p, -1, dtype=torch.int64)
@@ -230,7 +234,8 @@ class AdaptiveSoftmax(nn.Module):
         self.clusters = nn.AdaptiveLogSoftmaxWithLoss(size, vocab_size, cutoffs, div_value=shrink)
 
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean training loss of the targets (N,)."""
+        """Return the mean training loss of the targets (…,) after x (…, D)."""
+        x, targets = x.flatten(0, -2), targets.flatten()
         with torch.autocast(x.device.type, enabled=False):  # torch's module fails on mixed types
             return self.clusters(x.to(self.clusters.head.weight.dtype), targets).loss
 
@@ -243,6 +248,91 @@ class AdaptiveSoftmax(nn.Module):
         """Return the log-probabilities of all symbols; (N, V)."""
         with torch.autocast(x.device.type, enabled=False):
             return self.clusters.log_prob(x.to(self.clusters.head.weight.dtype))
+
+
+class MixtureSoftmax(nn.Module):
+    """p(y | x) = sum_k pi_k(x) softmax(W h_k(x) + b),   pi(x) = softmax(P x),   h_k(x) = tanh(R_k x + r_k)
+
+    Its logits are no linear function of x, so their rank is not limited by the size of h. `dropout` is that of the
+    h_k in training, as of a sequence (B, T, K E).
+
+    Yang et al. 2018, Breaking the softmax bottleneck: a high-rank RNN language model
+    """
+
+    def __init__(
+        self, size: int, vocab_size: int, *, components: int, bottleneck: int, dropout: nn.Module | None = None
+    ):
+        super().__init__()
+        self.output = FullSoftmax(bottleneck, vocab_size)
+        self.latent = nn.Linear(size, components * bottleneck)
+        self.prior = nn.Linear(size, components, bias=False)
+        self.dropout = dropout or nn.Identity()
+
+    def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean training loss of the targets (B, T) after x (B, T, D)."""
+        if not torch.is_grad_enabled():
+            return self.nll(x.flatten(0, -2), targets.flatten()).mean()
+        h, log_prior = self._components(x)
+        return MixtureLoss.apply(autocast(h), log_prior, self.output.weight, self.output.bias, targets.flatten())
+
+    def nll(self, x: Tensor, targets: Tensor) -> Tensor:
+        """Return the exact negative log-likelihood of each target; (N,)."""
+        h, log_prior = self._components(x)
+        nll = self.output.nll(h.flatten(0, 1), targets.repeat_interleave(h.shape[1])).view(log_prior.shape)
+        return -torch.logsumexp(log_prior - nll, dim=1)
+
+    def log_probs(self, x: Tensor) -> Tensor:
+        """Return the log-probabilities of all symbols; (N, V)."""
+        h, log_prior = self._components(x)
+        parts = zip(h.unbind(1), log_prior.split(1, dim=1), strict=True)
+        return reduce(torch.logaddexp, (self.output.log_probs(part) + prior for part, prior in parts))
+
+    def _components(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return h (N, K, E) and log pi (N, K) for x (N, D), or x (B, T, D) with dropout in training."""
+        h, log_prior = torch.tanh(self.latent(x)), log_softmax(self.prior(x).float(), dim=-1)
+        h = self.dropout(h) if x.dim() == 3 else h
+        return h.reshape(-1, log_prior.shape[-1], self.output.weight.shape[1]), log_prior.flatten(0, -2)
+
+
+class MixtureLoss(torch.autograd.Function):
+    """Mean of -log sum_k pi_k p_k(y), p_k = softmax(W h_k + b), for h (N, K, E), log pi (N, K), W (V, E), b (V,).
+
+    The gradient by log p_k is that of a softmax, weighted by the component's share of p(y); shares and gradients are
+    computed in the forward pass, some rows of logits at a time.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, log_prior: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+        components = h.shape[1]
+        rows = max(MIN_ROWS, MAX_LOGITS["cuda" if h.is_cuda else "cpu"] // len(weight)) // components or 1
+        loss_of = elementwise_triton.softmax_shares if elementwise_triton.supports_softmax(h) else softmax_shares
+        total = h.new_zeros((), dtype=torch.float32)
+        dh, d_prior = torch.empty_like(h), torch.empty_like(log_prior)
+        dw, db = torch.zeros_like(weight, dtype=torch.float32), torch.zeros_like(bias, dtype=torch.float32)
+        cast_weight, bias32 = weight.to(h.dtype), bias.float()
+        buffer = h.new_empty(min(rows, len(h)) * components, len(weight))
+        with torch.autocast(h.device.type, enabled=False):
+            for start in range(0, len(h), rows):
+                part = slice(start, start + rows)
+                flat = h[part].flatten(0, 1)
+                z = torch.mm(flat, cast_weight.t(), out=buffer[: len(flat)])
+                nll, *_ = loss_of(z, bias32, None, targets[part].repeat_interleave(components))
+                joint = log_prior[part] - nll.view(-1, components)
+                total -= torch.logsumexp(joint, dim=1).sum()
+                share = torch.softmax(joint, dim=1)
+                d_prior[part] = -share
+                share = share.view(-1, 1).to(h.dtype)
+                dh[part] = (torch.mm(z, cast_weight) * share).view(-1, *h.shape[1:])
+                dw += torch.mm(z.t(), flat * share)
+                db += torch.mv(z.t(), share.squeeze(1))
+        ctx.save_for_backward(dh, d_prior, dw.to(weight.dtype), db.to(bias.dtype))
+        return total / len(h)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
+        d = d / len(ctx.saved_tensors[0])
+        return *(g * d.to(g.dtype) for g in ctx.saved_tensors), None
 
 
 class LayerMaps(nn.Module):

@@ -196,6 +196,8 @@ def run_training(
                         metrics.write(record)
                 reporter.on_log(record)
                 deadline.update(step)
+            if step.valid is not None and int(trainer.average_start) == step.number:
+                reporter.on_message(f"averaging the weights from step {step.number} on")
             if step.is_best:
                 _save_averaged(trainer, save)
             is_due = team.is_leader and time.monotonic() >= next_checkpoint

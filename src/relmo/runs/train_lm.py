@@ -22,7 +22,7 @@ from relmo.training.batch import Lanes
 from relmo.training.loop import Plan, Trainer, make_plan
 from relmo.training.parallel import require_single_process
 
-LANES = 32  # of a validation; they affect its speed only
+LANES = {"cpu": 32, "cuda": 128}  # of a validation; they affect its speed only
 
 
 def train_lm(files: Files, settings: LMSettings, out: str | Path, **arguments: Unpack[RunArguments]) -> dict[str, Any]:
@@ -45,8 +45,9 @@ def train_lm(files: Files, settings: LMSettings, out: str | Path, **arguments: U
             model.save_pretrained(run.out)
             return finish(run, model, _results(model, corpus, None))
         network = make_language_model(settings.model, vocab_size).to(device)
-        batch, unroll = settings.train.batch, settings.train.unroll
-        lanes = Lanes(corpus.train.ids, batch=batch, unroll=unroll, rank=team.rank, world_size=team.world_size)
+        sizes = {"batch": settings.train.batch, "unroll": settings.train.unroll}
+        seed = settings.train.seed if settings.train.vary_unroll else None
+        lanes = Lanes(corpus.train.ids, **sizes, seed=seed, rank=team.rank, world_size=team.world_size)
         model = LanguageModel(network, corpus.vocabulary, settings, device)
         validation = None if corpus.valid is None else BestScore(partial(_evaluate, model, corpus.valid))
         trainer = Trainer(network, lanes, settings.train, validation, team=team)
@@ -87,7 +88,7 @@ def load_corpus(run: TrainingRun) -> Corpus:
 
 
 def _evaluate(model: LanguageModel, part: Stream) -> Score:
-    nll = total_nll(model.network, np.asarray(part.ids), lanes=LANES, device=model.device)
+    nll = total_nll(model.network, np.asarray(part.ids), lanes=LANES[model.device.type], device=model.device)
     return Score(part.predictions, part.characters, part.unknown, nll)
 
 

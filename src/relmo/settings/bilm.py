@@ -128,6 +128,10 @@ class BiLMTrainSettings(TrainSettings):
     teacher_layers: Annotated[f.Weight, f.Only(teacher=f.ENABLED)] = 0.0
     """Distillation: weight of the distance between the layers of teacher and student, after a linear map."""
 
+    def check(self) -> None:
+        super().check()
+        f.refuse(self, ["vary_unroll"], "for bilm")
+
 
 class BiLMSettings(f.KindSettings):
     """Train a bidirectional language model (ELMo).

@@ -88,14 +88,25 @@ class LanguageModelSettings(f.SettingsSection):
     """Dropout on the recurrent weights (DropConnect)."""
     variational: Annotated[bool, RECURRENT] = False
     """Variational dropout: one mask for all steps of a window instead of a new one at each step."""
+    activation_penalty: Annotated[f.Weight, RECURRENT] = 0.0
+    """Activation regularisation (AR): weight of the mean square of the top layer's outputs after dropout. The training
+    loss includes it."""
+    temporal_penalty: Annotated[f.Weight, RECURRENT] = 0.0
+    """Temporal activation regularisation (TAR): weight of the mean square of the differences between the top layer's
+    outputs of successive steps. The training loss includes it."""
     tied: Annotated[bool, RECURRENT] = False
     """Use the input embeddings as the weights of the output layer."""
-    softmax: Annotated[Literal["full", "adaptive", "sampled"], NEURAL] = "full"
-    """Output layer in training: exact; adaptive (more capacity for frequent symbols); or sampled."""
+    softmax: Annotated[Literal["full", "adaptive", "sampled", "mixture"], NEURAL] = "full"
+    """Output layer: exact; adaptive (more capacity for frequent symbols); sampled in training; or a mixture of several
+    exact ones."""
     cutoffs: Annotated[tuple[int, ...], Meta(max_length=1000), NEURAL, f.Only(softmax="adaptive")] = ()
     """Adaptive softmax: ranks at which the clusters end. The default depends on the size of the vocabulary."""
     samples: Annotated[f.Size, NEURAL, f.Only(softmax="sampled")] = 8192
     """Sampled softmax: number of sampled symbols per step."""
+    mixtures: Annotated[int, Meta(ge=1, le=1000), NEURAL, f.Only(softmax="mixture")] = 10
+    """Mixture of softmaxes: number of components. Time and memory grow with it."""
+    mixture_dropout: Annotated[f.Rate, NEURAL, f.Only(softmax="mixture")] = 0.0
+    """Mixture of softmaxes: dropout on the input of each component."""
 
     def check(self) -> None:
         super().check()
@@ -104,7 +115,7 @@ class LanguageModelSettings(f.SettingsSection):
         if self.projection and self.projection >= self.hidden:
             raise SettingError(f"projection {self.projection} must be smaller than hidden {self.hidden}")
         if self.tied and self.softmax == "adaptive":
-            raise SettingError("tied and softmax adaptive cannot be used together; use softmax full or sampled")
+            raise SettingError("tied and softmax adaptive cannot be used together; use another softmax")
         if any(low >= high for low, high in pairwise((0, *self.cutoffs))):
             raise SettingError(f"cutoffs must increase and be positive, not {quote(self.cutoffs)}")
         if self.cell == "feedforward" and self.order < 2:
@@ -181,7 +192,7 @@ class SkipgramTrainSettings(TrainSettings):
 
     def check(self) -> None:
         super().check()
-        f.refuse(self, ["unroll"], "for skipgram")
+        f.refuse(self, ["unroll", "vary_unroll"], "for skipgram")
         if self.optimizer not in ("sgd", "adagrad"):
             raise SettingError(f"optimizer {self.optimizer} takes no sparse gradients; use adagrad or sgd")
         for name in ("clip_norm", "weight_decay", "momentum"):

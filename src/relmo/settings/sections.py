@@ -28,6 +28,9 @@ class TrainSettings(f.SettingsSection):
     """Number of lanes or examples per batch; with several processes, in each of them."""
     unroll: f.Size = 128
     """Language models: steps of back-propagation through time per window. The state is carried to the next window."""
+    vary_unroll: bool = False
+    """Kind lm: vary the length of the windows around unroll, and of one in twenty around half of it, so that they end
+    at other places in each epoch. The learning rate is scaled by the length."""
     accumulate: f.Size = 1
     """Number of batches whose gradients are added for one step of the optimiser."""
     optimizer: Literal["adamw", "adam", "muon", "sgd", "adagrad"] = "adamw"
@@ -51,6 +54,10 @@ class TrainSettings(f.SettingsSection):
     average: f.Rate = 0.0
     """Decay of an exponential moving average of the weights, such as 0.999, which is validated and saved. 0 turns
     averaging off."""
+    average_after: Annotated[f.Count | None, f.Only(average=f.DISABLED)] = None
+    """Average all weights from the first validation on that is worse than the best one before the last so many
+    validations. This average is validated and saved. With optimizer sgd and decay constant, this is NT-ASGD (Merity
+    et al. 2018, with 5)."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """float32, or mixed precision with bfloat16."""
     validate_every: f.Count | None = None
@@ -176,7 +183,7 @@ class TaskTrainSettings(TrainSettings):
 
     def check(self) -> None:
         super().check()
-        f.refuse(self, ["unroll"], "for tasks")
+        f.refuse(self, ["unroll", "vary_unroll"], "for tasks")
 
 
 class TaskSettings(f.KindSettings):

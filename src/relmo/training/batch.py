@@ -26,6 +26,9 @@ GROUP_QUANTILES = (0.3, 0.55, 0.75, 0.9, 0.98)
 # With fixed shapes: few groups, a few widths per group, and a minimum number of words, so that CUDA graphs are reused.
 FIXED_GROUP_QUANTILES = (0.5, 0.875)
 FIXED_WIDTHS, MIN_FIXED_WORDS = (16, 24, 32), 64
+# Lengths of varied windows (Merity et al. 2018): a share is half as long, and all vary with this standard deviation.
+# They are rounded to multiples of it and at most twice it away, so that CUDA graphs are recorded for few lengths.
+HALF_SHARE, DEVIATION, MAX_DEVIATIONS = 0.05, 5, 2
 GROUP_SIZE, NUM_NEGATIVES = 32, 64  # skip-gram: words per group and negatives shared by them; affect speed and noise
 
 
@@ -70,20 +73,51 @@ class _LaneWindows:
 
 
 class Lanes(_LaneWindows):
-    """A stream of ids as lanes: lane b is the b-th of equal pieces of the stream."""
+    """A stream of ids as lanes: lane b is the b-th of equal pieces of the stream.
 
-    def __init__(self, stream: np.ndarray, *, batch: int, unroll: int, rank: int = 0, world_size: int = 1):
+    With a `seed`, the lengths of the windows vary around `unroll`, drawn once; each epoch begins at another one."""
+
+    def __init__(
+        self,
+        stream: np.ndarray,
+        *,
+        batch: int,
+        unroll: int,
+        rank: int = 0,
+        world_size: int = 1,
+        seed: int | None = None,
+    ):
         super().__init__(len(stream) - 1, "symbols", batch=batch, unroll=unroll, rank=rank, world_size=world_size)
         stride = stream.strides[0]
         shape, strides = (batch, self.length + 1), (self.length * stride, stride)
         self.lanes = as_strided(stream[self.starts[0, 0] :], shape, strides, writeable=False)
+        self.varies, lengths = seed is not None, np.full(super().__len__(), unroll)
+        if self.varies:
+            generator, count = np.random.default_rng(seed), 2 * len(lengths) + 100  # more than enough
+            base = np.where(generator.random(count) < HALF_SHARE, unroll // 2, unroll)
+            steps = generator.normal(size=count).round().clip(-MAX_DEVIATIONS, MAX_DEVIATIONS).astype(np.int64)
+            lengths = np.maximum(base + DEVIATION * steps, 1)
+        bounds = np.cumsum([0, *lengths])
+        self.bounds = np.append(bounds[bounds < self.length], self.length)  # of the windows of epoch 0
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
 
     def get(self, epoch: int, index: int) -> Window:
-        """Return window `index`; all epochs have the same windows."""
-        start = index * self.unroll
-        window = self.lanes[:, start : min(start + self.unroll, self.length) + 1].astype(np.int64)  # (B, T + 1)
-        ids = torch.from_numpy(window)
+        """Return window `index`; all epochs have the same windows, unless their lengths vary."""
+        start, steps = self._span(epoch, index)
+        ids = torch.from_numpy(self.lanes[:, start : start + steps + 1].astype(np.int64))  # (B, T + 1)
         return Window(ids[:, :-1], ids[:, 1:])
+
+    def lr_factor(self, epoch: int, index: int) -> float:
+        """Return the factor of the learning rate for a window: its length relative to `unroll`, if lengths vary."""
+        return self._span(epoch, index)[1] / self.unroll if self.varies else 1.0
+
+    def _span(self, epoch: int, index: int) -> tuple[int, int]:
+        """Return the start and the length of a window: those of epoch 0, from another window on in each epoch."""
+        shift = int(epoch * GOLDEN_RATIO % 1 * len(self)) if self.varies else 0
+        begin, end = self.bounds[(shift + index) % len(self) + np.arange(2)]
+        return int((begin - self.bounds[shift]) % self.length), int(end - begin)
 
 
 class Order(NamedTuple):

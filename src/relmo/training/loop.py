@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from relmo.errors import RelmoError
+from relmo.errors import RelmoError, SettingError
 from relmo.networks.language_model import Loss
 from relmo.nn.recurrence import State
 from relmo.settings.sections import TrainSettings
@@ -162,7 +162,13 @@ class Trainer:
                 find_unused_parameters=has_unused,
             )
         self.optimizer = make_optimizer(model, settings)
-        self.average = [p.detach().clone() for p in self.parameters] if settings.average else []
+        is_averaged = settings.average or settings.average_after is not None
+        self.average = [p.detach().clone() for p in self.parameters] if is_averaged else []
+        self.average_start = torch.zeros((), dtype=torch.int64)  # step of the trigger of `average_after`; 0 before it
+        # The best validation before the last `average_after` ones, and these.
+        self.last_validations = torch.full((1 + (settings.average_after or 0),), math.inf, dtype=torch.float64)
+        if settings.average_after is not None and validate is None:
+            raise SettingError("average_after needs validation; it has no effect without")
         self.prefetch = PREFETCH * (self.device.type == "cuda") if prefetch is None else prefetch
         self.executor: ThreadPoolExecutor | None = None  # thread that prepares batches, in order
         self.queue: deque[tuple[int, Future[Any]]] = deque()  # their positions and futures
@@ -229,6 +235,8 @@ class Trainer:
                 raise RelmoError(f"The validation loss is {valid} after step {self.number}; lower --lr or --clip-norm.")
             is_best = valid < self.best
             self.best, self.since_best = (valid, 0) if is_best else (self.best, self.since_best + 1)
+            if self.settings.average_after is not None:
+                self._check_trigger(valid)
             seconds = time.perf_counter() - start
         epoch = self.number * self.settings.accumulate / len(self.batches)
         return Step(self.number, epoch, lr, loss, norm, self.clipped, count, valid, is_best, seconds)
@@ -236,7 +244,7 @@ class Trainer:
     def advance(self) -> tuple[Tensor, Tensor, float, int]:
         """Take one step without validation; return loss, gradient norm, learning rate and number of predictions."""
         settings = self.settings
-        lr = learning_rate(settings, self.number, self.total)
+        lr = learning_rate(settings, self.number, self.total) * self._lr_factor()
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.model.train()  # validation may have left modules in evaluation mode
@@ -249,13 +257,35 @@ class Trainer:
         if settings.clip_norm:
             factor = clip_factor(norm, settings.clip_norm)
             self.clipped += norm > settings.clip_norm
-        # The average decays faster at the beginning, so that it forgets the initial weights.
-        decay = min(settings.average, (1 + self.number) / (10 + self.number))
         averages = dict(zip(self.parameters, self.average, strict=False))
-        update(self.optimizer, averages, factor=factor, weight=1 - decay)
+        update(self.optimizer, averages, factor=factor, weight=self._average_weight())
         self.optimizer.zero_grad(set_to_none=True)
         self.number += 1
         return loss, norm, lr, count
+
+    def _lr_factor(self) -> float:
+        """Return the factor of the learning rate by the lengths of this step's windows, if the batches have one."""
+        get_factor = getattr(self.batches, "lr_factor", None)
+        if get_factor is None:
+            return 1.0
+        accumulate, length = self.settings.accumulate, len(self.batches)
+        positions = range(self.number * accumulate, (self.number + 1) * accumulate)
+        return float(sum(get_factor(*divmod(position, length)) for position in positions) / accumulate)
+
+    def _average_weight(self) -> float:
+        """Return the weight in the average of the weights after this step."""
+        if self.settings.average_after is None:
+            # The average decays faster at the beginning, so that it forgets the initial weights.
+            return 1 - min(self.settings.average, (1 + self.number) / (10 + self.number))
+        start = int(self.average_start)  # those of this step and all later ones have equal weights
+        return 1 / (self.number + 2 - start) if start else 1.0
+
+    def _check_trigger(self, valid: float) -> None:
+        """Start averaging if a validation is worse than the best one before the last `average_after` ones."""
+        best, *recent = self.last_validations.tolist()
+        if valid > best and not self.average_start:
+            self.average_start.fill_(self.number)
+        self.last_validations.copy_(torch.tensor([min(best, recent[0]), *recent[1:], valid], dtype=torch.float64))
 
     def _backward(self) -> tuple[Tensor, int]:
         """Compute the gradients of `accumulate` batches; return mean loss and number of predictions over all ranks."""
@@ -299,6 +329,8 @@ class Trainer:
     def _model_tensors(self) -> dict[str, Tensor]:
         lists = {"model": [p.detach() for p in self.parameters], "average": self.average, "buffer": self.buffers}
         tensors = {f"{kind}.{i}": tensor for kind, tensors in lists.items() for i, tensor in enumerate(tensors)}
+        if self.settings.average_after is not None:
+            tensors |= {"average_start": self.average_start, "last_validations": self.last_validations}
         return tensors | {"clipped": self.clipped}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -358,6 +390,8 @@ class Trainer:
             return f"its step is {step!r:.40} of {total!r:.40}"
         if type(best) is not float or math.isnan(best) or type(since) is not int or since < 0:
             return f"its best validation is {best!r:.40}, {since!r:.40} validations ago"
+        if not 0 <= int(tensors.get("average_start", 0)) <= step:
+            return f"its average starts at step {int(tensors['average_start'])}, after step {step}"
         try:
             torch.Generator().set_state(tensors[_rank_name(self.team.rank, "random.cpu")])
         except RuntimeError as error:

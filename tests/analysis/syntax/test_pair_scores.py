@@ -70,7 +70,13 @@ def expected(model: LanguageModel | BiLM, pairs: list[MinimalPair]) -> np.ndarra
 @pytest.mark.parametrize("pairs", [CHOICES, WHOLE, [*CHOICES, *WHOLE]], ids=["choices", "whole", "both"])
 @pytest.mark.parametrize(
     "make",
-    [word_model, lambda: word_model(softmax="adaptive", cutoffs=(4,)), bilm, lambda: bilm(softmax_dim=2)],
+    [
+        word_model,
+        lambda: word_model(softmax="adaptive", cutoffs=(4,)),
+        lambda: word_model(softmax="mixture"),
+        bilm,
+        lambda: bilm(softmax_dim=2),
+    ],
 )
 def test_a_gap_is_the_difference_of_two_texts_log_probabilities(make, pairs: list[MinimalPair]) -> None:
     model = make()

@@ -223,6 +223,10 @@ class Cell(nn.Module):
         vars(copy)["substitutes"] = weights
         return copy
 
+    def for_many_steps(self) -> Self:
+        """Return a cell that computes the same, faster if it is used for many steps; by default itself."""
+        return self
+
     def describe(self) -> str:
         """Return the name and the options that change the equations."""
         return f"{self.name} with {', '.join(self.options)}" if self.options else self.name

@@ -4,6 +4,7 @@ Melis et al. 2020, Mogrifier LSTM
 """
 
 import math
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -139,6 +140,11 @@ class MogrifierLSTMCell(StackedCell):
     @torch.no_grad()
     def raise_forget_bias(self, by: float) -> None:
         self.bias_ih[self._forget_rows] += by
+
+    def for_many_steps(self) -> Self:
+        # The gradient of an index into a stack of matrices is as large as the stack, at every step.
+        weights: dict[str, Any] = dict(self.weights())
+        return self.with_weights({name: w.unbind() if name[-1] in "qr" else w for name, w in weights.items()})
 
     def project_input(self, x: Tensor) -> Tensor:
         return x  # the rounds change x by h before it is projected

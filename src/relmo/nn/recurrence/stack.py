@@ -145,7 +145,7 @@ def unroll(
 ) -> tuple[Tensor, State]:
     """Step one cell through x (B, T, I), from each sequence's end with `reverse`; return y (B, T, O) and the state."""
     inputs = cell.project_input(x).unbind(dim=1)
-    outputs = list(inputs)
+    cell, outputs = cell.for_many_steps(), list(inputs)
     for t in range(len(inputs))[:: -1 if reverse else 1]:
         y, new_state = cell.step(inputs[t], state)
         if lengths is not None:
