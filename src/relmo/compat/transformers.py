@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from relmo.config import build
 from relmo.disk.outputs import new_folder
-from relmo.errors import ModelError
+from relmo.errors import ModelError, optional_import
 from relmo.networks.bilm import BiLMNetwork
 from relmo.networks.language_model import RecurrentLM
 from relmo.nn.dropout import drop
@@ -28,13 +28,11 @@ from relmo.text.characters import Spellings
 from relmo.text.encode import TOKENIZERS, encode_text, join_symbols
 from relmo.text.vocabulary import BOS, END, EOS
 
-try:
+with optional_import("relmo.compat.transformers needs transformers 5", "transformers", ImportError):
     import transformers
     from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel, PythonBackend
     from transformers.modeling_outputs import CausalLMOutputWithPast
     from transformers.utils.generic import can_return_tuple
-except ImportError as error:
-    raise ImportError("This needs transformers 5; try: pip install 'relmo[transformers]'") from error
 
 CODE = "relmo.compat.modeling_relmo"  # `save_pretrained` copies the module of a class to the folder
 SYMBOLS = "vocab.json"

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from relmo.errors import SettingError
-from relmo.settings.fields import ENABLED, Only, PathName, Rate, SettingsSection
+from relmo.settings.fields import DISABLED, ENABLED, Only, PathName, Rate, SettingsSection
 
 Layers = Literal["all", "top", "average"] | int
 Carry = Literal["reset", "carry", "warmup"]
@@ -82,7 +82,7 @@ class SurprisalOptions(SettingsSection):
 class SumOptions(SettingsSection):
     """Sums over words as rows of the table of `surprisal`."""
 
-    totals: bool = False
+    totals: Annotated[bool, Only(region=DISABLED)] = False
     """One row per line: number of words, unknown words, total and mean surprisal, and mean entropy."""
     region: str | None = None
     """Tables of experiments: one row per region of each sentence, and the differences between the conditions. This
