@@ -19,8 +19,7 @@ from relmo.analysis.core.features import Document, Mark, column_tracks, mark_tra
 from relmo.analysis.core.show import split_progress, to_plain, with_progress
 from relmo.analysis.core.trace import trace
 from relmo.analysis.meaning.occurrences import OccurrenceIndex
-from relmo.analysis.memory import counting as counting_analysis
-from relmo.analysis.memory.counting_training import CountingOptions
+from relmo.analysis.memory.counting import counting
 from relmo.analysis.memory.gradients import Fresh, fresh_flows, gradient_flow
 from relmo.analysis.memory.truncation import truncation
 from relmo.analysis.syntax.agreement import agreement, group_by_condition, sample_pairs, sweep
@@ -37,6 +36,7 @@ from relmo.explorer.session import Session, cut_window, find_busiest
 from relmo.models.sequence_model import SequenceModel
 from relmo.registry import BASIC_CELLS
 from relmo.settings.fields import Progress
+from relmo.settings.options import CountingOptions
 from relmo.text.minimal_pairs import MinimalPair
 
 NUM_UNITS = 40  # best units of a feature that are sent
@@ -309,8 +309,7 @@ def count(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
     )
     language, networks = body.string("language") or "anbn", []
     for cell, report in zip(cells, split_progress(progress, [1.0] * len(cells)), strict=True):
-        counting_analysis.check(cell, options)
-        networks.append(counting_analysis.counting(language, cell, options, progress=report).as_dict())
+        networks.append(counting(language, cell, options, progress=report).as_dict())
     return {"networks": networks, "limit": options.limit, "tested": options.largest}
 
 
