@@ -17,7 +17,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from math import isfinite
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, Literal, NamedTuple
@@ -60,36 +59,10 @@ def normalize(rows: np.ndarray) -> np.ndarray:
 
 
 class Nearest(NamedTuple):
-    """Nearest rows of each query, nearest first; missing entries have index -1 and cosine -inf."""
+    """Indices of the nearest words of a corpus, nearest first, and their cosines."""
 
-    places: np.ndarray  # (Q, k)
-    cosines: np.ndarray  # (Q, k)
-
-
-class Search:
-    """Running top-k search for queries (Q, D) over rows that are added in batches."""
-
-    def __init__(self, queries: np.ndarray, k: int):
-        self.queries = normalize(queries)
-        self.k = k
-        self.num_rows = 0
-        self.places = np.full((len(queries), k), -1, dtype=np.int64)
-        self.cosines = np.full((len(queries), k), -np.inf, dtype=np.float32)
-
-    def add(self, rows: np.ndarray, banned: np.ndarray | None = None) -> np.ndarray:
-        """Add rows (n, D), of which those `banned` (Q, n) are no neighbours, and return all cosines (Q, n)."""
-        k, n = self.k, len(rows)
-        all_cosines = self.queries @ normalize(rows).T
-        allowed = all_cosines if banned is None else np.where(banned, -np.inf, all_cosines)
-        for query, cosines in enumerate(allowed):
-            least = np.partition(cosines, n - k)[n - k] if n > k else -np.inf
-            new = np.flatnonzero((cosines >= least) & (cosines > self.cosines[query, -1]))
-            merged = np.concatenate([self.cosines[query], cosines[new]])
-            best = np.argsort(-merged, kind="stable")[:k]  # stable: earlier rows win ties
-            self.places[query] = np.concatenate([self.places[query], self.num_rows + new])[best]
-            self.cosines[query] = merged[best]
-        self.num_rows += n
-        return all_cosines
+    places: np.ndarray
+    cosines: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -213,19 +186,14 @@ class OccurrenceIndex:
             num_candidates = min(CANDIDATES * k + len(banned), len(self))
             _, candidates = inverted.search(normalize(vector[None]), num_candidates)
             among = np.sort(candidates[0][candidates[0] >= 0]).astype(np.int64)
-        if among is not None and not len(among):
-            return Nearest(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32))
-        search = Search(vector[None], k)
-        total = len(self) if among is None else len(among)
-        for begin in range(0, total, BATCH_ROWS):
+        among = np.arange(len(self)) if among is None else among
+        query, cosines = normalize(vector[None]), np.zeros(len(among), dtype=np.float32)
+        for begin in range(0, len(among), BATCH_ROWS):
             batch = slice(begin, begin + BATCH_ROWS)
-            places = np.arange(begin, min(begin + BATCH_ROWS, total)) if among is None else among[batch]
-            rows = self.vectors(layer, batch if among is None else places)
-            search.add(rows, np.isin(places, banned)[None] if len(banned) else None)
-        places, cosines = search.places[0], search.cosines[0]
-        if among is not None:
-            places = np.where(places >= 0, among[np.maximum(places, 0)], -1)
-        return Nearest(places, cosines)
+            cosines[batch] = (query @ normalize(self.vectors(layer, among[batch])).T)[0]
+        among, cosines = (array[~np.isin(among, banned)] for array in (among, cosines))
+        best = np.argsort(-cosines, kind="stable")[:k]  # stable: earlier words win ties
+        return Nearest(among[best], cosines[best])
 
     def _map_layer(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
         shape, dtype = (len(self), int(self.metadata["size"])), self.metadata["dtype"]
@@ -435,7 +403,7 @@ def meaning(
     for layer, vector in enumerate(model.embed([words])[0][:, position]):  # (D,)
         nearest = index.nearest(vector, layer=layer, k=k, among=same if same_word else None, without=excluded)
         pairs = zip(nearest.places.tolist(), nearest.cosines.tolist(), strict=True)
-        layers.append([Occurrence(*index.sentence(i), i, cosine) for i, cosine in pairs if i >= 0 and isfinite(cosine)])
+        layers.append([Occurrence(*index.sentence(i), i, cosine) for i, cosine in pairs])
     static = None
     if vectors is not None:
         static = vectors.most_similar(words[position], topn=k) if words[position] in vectors else []
