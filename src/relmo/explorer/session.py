@@ -10,16 +10,17 @@ import threading
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 from urllib.parse import urlencode
 
 import numpy as np
 
 from relmo.analysis.core.features import Document, Language, detect_language, read, read_source, tracks
+from relmo.analysis.meaning.occurrences import mix_weights
 from relmo.analysis.units.cell_report import NamedCell, read_cells
 from relmo.errors import ModelError, SettingError
 from relmo.explorer.examples import ANSWERS_FILE, DATA, find_example, installed_examples, read_answers
-from relmo.explorer.extras import Extras, get_layer_mixes
+from relmo.explorer.extras import Extras
 from relmo.explorer.params import Answer, Params, Query, parse_unit
 from relmo.explorer.reader import PagedReader
 from relmo.loading import load
@@ -146,7 +147,6 @@ class Session:
         self.named: list[NamedCell] = []
         self.folder, self.precomputed_text = Path(), ""
         self.extras = Extras()
-        self.states: OrderedDict[tuple[int, ...], Any] = OrderedDict()  # after recent texts of `write`
         self.ngrams: OrderedDict[tuple[str, int], LanguageModel] = OrderedDict()  # by text and order
         self.companions: dict[str, Session] = {}
         self.readers: OrderedDict[str, PagedReader] = OrderedDict()
@@ -163,7 +163,7 @@ class Session:
         model = load(source, device=device)
         mixes = {}
         if isinstance(model, Task) and model.features.bilm is not None:  # of a task with ELMo, explore the biLM
-            mixes, model = {source: get_layer_mixes(model)}, model.features.bilm
+            mixes, model = {source: mix_weights(model)}, model.features.bilm
         if not isinstance(model, SequenceModel):
             raise ModelError(f"{source} is not a language model (lm, bilm); relmo explore needs one.")
         session = cls(model.with_tokenizer(tokenizer), source)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 MAX_LENGTH = 2000  # characters of a prompt, and symbols after it
 NUM_BARS = 24  # symbols whose probabilities are sent
-MAX_STATES = 64  # cached states
 MAX_BEAMS, MAX_DEPTH = 8, 40
 NGRAM_ORDERS = (1, 2, 3, 5)
 SAMPLE_SYMBOLS = 160
@@ -101,18 +100,10 @@ def next_symbol(session: "Session", query: Query) -> Answer:
     answer: Answer = {"prompt": model.decode(prompt), "pieces": pieces}
     if vocabulary.end in taken:
         return answer | {"ended": True, "bars": [], "drawn": None, "bits": 0.0, "rest": 0.0}
-    key, states, network = (vocabulary.end, *prompt, *taken), session.states, model.network
-    if key not in states:  # the states of recent texts are cached
-        with torch.no_grad(), full_precision():
-            if key[:-1] in states:
-                states[key] = network.step(torch.tensor(key[-1:], device=model.device), states[key[:-1]][1])
-            else:
-                features, state = network.features(torch.tensor([key], device=model.device), network.initial_state(1))
-                states[key] = network.log_probs(features[:, -1]), state
-    states.move_to_end(key)
-    while len(states) > MAX_STATES:
-        states.popitem(last=False)
-    log_probs = states[key][0]  # (1, V)
+    with torch.no_grad(), full_precision():
+        text = torch.tensor([[vocabulary.end, *prompt, *taken]], device=model.device)
+        features, _ = model.network.features(text, model.network.initial_state(1))
+        log_probs = model.network.log_probs(features[:, -1])  # (1, V)
     masked = mask_symbols(log_probs, [vocabulary.unknown])
     q = sampling_probs(masked, sampling)[0]
     p = log_probs[0].exp()

@@ -23,7 +23,6 @@ from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
 import numpy as np
-import torch
 
 from relmo.analysis.core.show import Report, Table, format_number
 from relmo.disk.files import check_file, check_regular, fingerprint, read_sealed, seal
@@ -31,7 +30,6 @@ from relmo.disk.outputs import new_folder
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
-from relmo.nn.pooling import ScalarMix
 from relmo.store.folder import write_json
 from relmo.store.references import absolute_source, bilm_digest
 from relmo.tasks.task import Task
@@ -411,7 +409,7 @@ def meaning(
 
 
 class Mix(NamedTuple):
-    """A scalar mix learned by a task: its module name, the layer weights (which sum to one), and gamma."""
+    """A scalar mix learned by a task: its place, the layer weights (which sum to one), and gamma."""
 
     name: str
     shares: list[float]
@@ -420,11 +418,7 @@ class Mix(NamedTuple):
 
 def mix_weights(task: Task[Any, Any]) -> list[Mix]:
     """Return every scalar mix of a trained task's network; an empty list if it uses no ELMo."""
-    return [
-        Mix(name, torch.softmax(module.weights.detach(), dim=0).tolist(), float(module.gamma.detach()))
-        for name, module in task.network.named_modules()
-        if isinstance(module, ScalarMix)
-    ]
+    return [Mix(name, *mix.values()) for name, mix in task.network.inputs.mix_weights().items()]
 
 
 def mix_table(mixes: dict[str, list[Mix]]) -> Table:
