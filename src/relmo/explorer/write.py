@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from relmo.analysis.units.compare import ngram_like
 from relmo.errors import SettingError
 from relmo.explorer.params import Answer, Query
 from relmo.models.evaluate import full_precision
@@ -17,7 +18,6 @@ from relmo.models.generate import BeamStep, Sampling, choose_symbols, mask_symbo
 from relmo.models.lm import LanguageModel
 from relmo.networks.ngram import NGramLM
 from relmo.settings.fields import check_seed
-from relmo.settings.lm import LanguageModelSettings, LMSettings
 
 if TYPE_CHECKING:
     from relmo.explorer.session import Session
@@ -47,13 +47,6 @@ def check_generates(model: Any, name: str) -> LanguageModel:
     if not model.can_generate:
         raise SettingError(f"{name} cannot generate text (bidirectional models cannot); open a language model (lm).")
     return model
-
-
-def count_ngrams(model: LanguageModel, symbols: list[str], order: int) -> LanguageModel:
-    """Return an n-gram model with the vocabulary of another model, counted on symbols."""
-    network = NGramLM.fit(model.vocabulary.ids(symbols), vocab_size=len(model.vocabulary), order=order)
-    settings = LMSettings(text=model.settings.text, model=LanguageModelSettings(cell="ngram", order=order))
-    return LanguageModel(network, model.vocabulary, settings)
 
 
 def get_initial_prompt(session: "Session", feature: str | None = None) -> str:
@@ -169,9 +162,10 @@ def ngram_samples(session: "Session", query: Query) -> Answer:
         if isinstance(other.network, NGramLM):
             samples.append({"name": name, "text": other.generate(prompt, **options)})
     symbols = session.document(text).symbols[:NGRAM_SYMBOLS]
+    ids = model.vocabulary.ids(symbols)
     for order in NGRAM_ORDERS:
         if (text, order) not in session.ngrams:
-            session.ngrams[text, order] = count_ngrams(model, symbols, order)
+            session.ngrams[text, order] = ngram_like(model, ids, order=order)
         sample = session.ngrams[text, order].generate(prompt, **options)
         samples.append({"name": f"{order}-gram", "order": order, "text": sample})
     while len(session.ngrams) > 2 * len(NGRAM_ORDERS):
