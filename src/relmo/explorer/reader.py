@@ -167,15 +167,7 @@ class PagedReader:
 
     def check_unit(self, unit: Unit) -> Unit:
         """Return the unit; raise if the network does not have it."""
-        stack = self.recorder.stack
-        if not 0 <= unit.layer < len(stack.layers):
-            raise SettingError(f"Unknown layer {unit.layer}; the network has layers 0 to {len(stack.layers) - 1}.")
-        if unit.state not in self.recorder.keep:
-            raise SettingError(f"Unknown state {unit.state!r}; the network's cells have {', '.join(self.states)}.")
-        size = stack.layers[unit.layer].cell.sizes[unit.state]
-        if not 0 <= unit.number < size or (unit.direction == "backward" and stack.directions == 1):
-            raise SettingError(f"Unknown unit {unit}; {unit.state} of layer {unit.layer} has units 0 to {size - 1}.")
-        return unit
+        return self.recorder.stack.check_unit(unit, self.recorder.keep)
 
 
 def most_probable(log_p: np.ndarray, names: Sequence[str]) -> list[list[tuple[str, float]]]:

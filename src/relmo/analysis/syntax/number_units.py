@@ -442,7 +442,7 @@ def output_weights(model: SequenceModel, unit: Unit, forms: tuple[Sequence[str],
     """Return the weights from a unit to singular and plural words; None if the output layer does not read it."""
     reader = Reader(model)
     stack, softmax, vocabulary = reader.stack, model.softmax, model.vocabulary
-    reader.check(unit)
+    reader.stack.check_unit(unit)
     above = stack.layers[unit.layer + 1 :]
     is_residual = all(layer.adds_input for layer in above)
     if not isinstance(softmax, FullSoftmax) or vocabulary is None or not all(forms) or (above and not is_residual):
