@@ -47,9 +47,9 @@ def compare(worker: "Worker", body: Body, progress: Progress) -> dict[str, Any]:
     symbols, other = document.symbols, body.string("other")
     if other == "n-gram":
         half = len(symbols) // 2
-        ids, order = model.vocabulary.ids(symbols[:half]), body.integer("order", 6, 1, 20)
-        other_model = ngram_like(model, ids, order=order, once_up_to=order)
-        symbols, other_name = symbols[half:], f"a {body.get('order', 6)}-gram"
+        ids, ngram_order = model.vocabulary.ids(symbols[:half]), body.integer("order", 6, 1, 20)
+        other_model = ngram_like(model, ids, order=ngram_order, once_up_to=ngram_order)
+        symbols, other_name = symbols[half:], f"a {ngram_order}-gram"
     elif other == "untrained":
         other_model, other_name = untrained(model), "the same untrained"
     else:

@@ -189,7 +189,8 @@ class OccurrenceIndex:
         for begin in range(0, len(among), BATCH_ROWS):
             batch = slice(begin, begin + BATCH_ROWS)
             cosines[batch] = (query @ normalize(self.vectors(layer, among[batch])).T)[0]
-        among, cosines = (array[~np.isin(among, banned)] for array in (among, cosines))
+        is_allowed = ~np.isin(among, banned)
+        among, cosines = among[is_allowed], cosines[is_allowed]
         best = np.argsort(-cosines, kind="stable")[:k]  # stable: earlier words win ties
         return Nearest(among[best], cosines[best])
 
