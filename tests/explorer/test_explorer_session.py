@@ -258,7 +258,7 @@ def test_a_change_costs_what_intervening_costs_and_the_one_who_reads_sees_nothin
 
     def look(share: float) -> None:
         seen.append(bool(ACTIVE_EDITS))
-        session.readers.clear()
+        session.reader.cache_clear()
         assert session.answer("values", {"text": "given", "page": "0", "unit": "h0.2"})["values"] == before
 
     found = worker.run("change", given, look)

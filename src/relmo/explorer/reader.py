@@ -5,8 +5,8 @@ before each page are stored, and any page can be traced again.
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -61,7 +61,7 @@ class PagedReader:
         self.bounds.append(length)
         self.page_states: list[list[LayerState]] = []  # states of the layers before each page
         self.page_outputs: list[np.ndarray] = []  # h of the layers (layers, 1, H) before each page
-        self.pages: OrderedDict[int, tracing.Trace] = OrderedDict()
+        self._traces = lru_cache(MAX_PAGES)(self._trace_page)
         self.text_states: dict[str, np.ndarray] = {}
         self.reading = threading.Lock()
 
@@ -76,13 +76,7 @@ class PagedReader:
 
     def page(self, page: int) -> tracing.Trace:
         """Return the trace of a page."""
-        self.check_page(page)
-        if page not in self.pages:
-            self.pages[page] = self._trace_page(page)
-        self.pages.move_to_end(page)
-        while len(self.pages) > MAX_PAGES:
-            self.pages.popitem(last=False)
-        return self.pages[page]
+        return self._traces(self.check_page(page))
 
     def symbols(self, page: int) -> list[str]:
         """Return the symbols of a page."""

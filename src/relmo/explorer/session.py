@@ -9,6 +9,7 @@ import re
 import threading
 from collections import OrderedDict
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.parse import urlencode
@@ -138,6 +139,7 @@ class Session:
     named               cells with a name, from the model folder
     precomputed_text    name of the text that precomputed answers are about; empty if there are none
     extras              files and models given beside the model
+    reader              function that returns the reader of a text by its name
     """
 
     def __init__(self, model: SequenceModel, name: str, texts: TextStore | None = None):
@@ -149,7 +151,7 @@ class Session:
         self.extras = Extras()
         self.ngrams: OrderedDict[tuple[str, int], LanguageModel] = OrderedDict()  # by text and order
         self.companions: dict[str, Session] = {}
-        self.readers: OrderedDict[str, PagedReader] = OrderedDict()
+        self.reader = lru_cache(MAX_READERS)(lambda name: PagedReader(self.model, self.document(name)))
         self.lock = threading.RLock()  # one thread at a time runs the network and fills the caches
         self._precomputed: Answer | None = None
 
@@ -201,15 +203,6 @@ class Session:
         """Return a text as the model reads it."""
         passage = self.texts.get_passage(name)
         return read(self.model, self.texts.annotations.get(name, passage.text), language=passage.language)
-
-    def reader(self, name: str) -> PagedReader:
-        """Return the reader of a text; the most recently used readers are cached."""
-        if name not in self.readers:
-            self.readers[name] = PagedReader(self.model, self.document(name))
-        self.readers.move_to_end(name)
-        while len(self.readers) > MAX_READERS:
-            self.readers.popitem(last=False)
-        return self.readers[name]
 
     def suitable_features(self, text: str) -> list[str]:
         """Return the features for this kind of text (code, words, prose, a's and b's) that change in its beginning."""
