@@ -79,12 +79,9 @@ class Losses(Report):
         reference, *baselines = self.models
         columns = ["symbols", "count", *self.models, *(f"{reference} - {model} (95%)" for model in baselines)]
         rows = []
-        for name, mask in self.classes.items():
-            row = [name, f"{int(mask.sum()):,}", *(format_number(self.mean(model, name)) for model in self.models)]
-            for model in baselines:
-                d = self.difference(reference, model, name)
-                row.append(f"{d.value:+.3f} ({d.low:+.3f} to {d.high:+.3f})")
-            rows.append(row)
+        for row in self.as_dict()["classes"]:
+            differences = ("{:+.3f} ({:+.3f} to {:+.3f})".format(*interval) for interval in row["difference"].values())
+            rows.append([row["class"], f"{row['symbols']:,}", *map(format_number, row["bits"].values()), *differences])
         return Table(columns, rows, "bits per symbol", [f"intervals over blocks of {BLOCK} symbols"])
 
     def plot(self, path: str | Path) -> None:
