@@ -87,7 +87,7 @@ class ExplorerBench:
                 "a page opened",
                 symbols,
                 lambda: self.request("about", opening="1"),
-                prepare=self.session.readers.clear,
+                prepare=self.session.reader.cache_clear,
                 facts=facts | {"baseline": True},
             ),
             Case("another unit", symbols, lambda: self.request("values", unit=next(units), **page), facts=facts),

@@ -19,11 +19,12 @@ from relmo.analysis.core.show import Table, save_figure
 from relmo.analysis.core.stack import build_stack
 from relmo.analysis.core.trace import trace
 from relmo.analysis.memory.counting import counting, format_ranges
-from relmo.analysis.memory.counting_training import CountingOptions, get_language
+from relmo.analysis.memory.counting_training import get_language
 from relmo.cli.terminal import print_tables
 from relmo.disk.files import read_json
 from relmo.models.lm import LanguageModel
 from relmo.registry import BASIC_CELLS
+from relmo.settings.options import CountingOptions
 from relmo.store.folder import write_json
 
 LARGEST = {"anbn": 1000, "anbncn": 100}  # n in testing
@@ -41,7 +42,7 @@ def measure_networks(out: Path, cells: Sequence[str]) -> dict[tuple[str, str], l
                 name = f"{language}-{cell}-{seed}"
                 path = out / f"{name}.json"
                 if not path.exists():
-                    result = counting(language, cell, replace(options, first_seed=seed))
+                    result = counting(language, cell, replace(options, seed=seed))
                     result.model.save_pretrained(out / name, results={"balanced": result.balanced})
                     write_json(path, result.as_dict())
                 record = read_json(path, "delete it to train again")

@@ -25,7 +25,7 @@ import numpy as np
 from experiments.senses import SenseSentence, SenseTag, read_semcor
 from experiments.tables import ComparedRow, Controls, PublishedTable, require_data
 from experiments.wsd import static_embedder
-from relmo.analysis.meaning.occurrences import Search, format_context, normalize
+from relmo.analysis.meaning.occurrences import format_context, normalize
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
@@ -167,6 +167,33 @@ def read_corpus(path: Path) -> SemCor:
         raise CorpusError(f"{path}: no sentence contains “{part}”, which the table needs; use the whole of SemCor 3.0")
 
     return SemCor(sentences, [find(s.text) for s in SOURCES], [find(s.neighbour) for s in SOURCES], occurrences)
+
+
+class Search:
+    """Running top-k search for queries (Q, D) over rows that are added in batches; missing entries have index -1 and
+    cosine -inf."""
+
+    def __init__(self, queries: np.ndarray, k: int):
+        self.queries = normalize(queries)
+        self.k = k
+        self.num_rows = 0
+        self.places = np.full((len(queries), k), -1, dtype=np.int64)
+        self.cosines = np.full((len(queries), k), -np.inf, dtype=np.float32)
+
+    def add(self, rows: np.ndarray, banned: np.ndarray | None = None) -> np.ndarray:
+        """Add rows (n, D), of which those `banned` (Q, n) are no neighbours, and return all cosines (Q, n)."""
+        k, n = self.k, len(rows)
+        all_cosines = self.queries @ normalize(rows).T
+        allowed = all_cosines if banned is None else np.where(banned, -np.inf, all_cosines)
+        for query, cosines in enumerate(allowed):
+            least = np.partition(cosines, n - k)[n - k] if n > k else -np.inf
+            new = np.flatnonzero((cosines >= least) & (cosines > self.cosines[query, -1]))
+            merged = np.concatenate([self.cosines[query], cosines[new]])
+            best = np.argsort(-merged, kind="stable")[:k]  # stable: earlier rows win ties
+            self.places[query] = np.concatenate([self.places[query], self.num_rows + new])[best]
+            self.cosines[query] = merged[best]
+        self.num_rows += n
+        return all_cosines
 
 
 def search(model: BiLM, corpus: SemCor, on_message: Callable[[str], None]) -> NetworkNeighbours:

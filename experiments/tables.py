@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from relmo.cli.terminal import format_number, print_table
+from relmo.cli.terminal import print_table
 from relmo.errors import CorpusError
 from relmo.explorer.extras import DATA_VARIABLE
 from relmo.models.bilm import BiLM
@@ -77,3 +77,12 @@ def print_published_table(table: Any) -> None:
     print_table(["", *ours, *(f"published {column}" for column in published)], rows)
     notes = [*(f"{row.name}: {row.note}" for row in table.rows if row.note), *table.notes]
     print("", *(f"- {note}".replace(": \n", ":\n").replace("\n", "\n    ") for note in notes), "", sep="\n")
+
+
+def format_number(number: float | None) -> str:
+    """Return a number for a table; None is empty."""
+    if number is None:
+        return ""
+    if isinstance(number, int):
+        return f"{number:,}"
+    return f"{number:,.2f}" if abs(number) < 1000 else f"{number:,.0f}"

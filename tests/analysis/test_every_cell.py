@@ -19,7 +19,6 @@ from relmo.analysis.core.stack import build_stack
 from relmo.analysis.core.trace import trace
 from relmo.analysis.memory.connectivity import connectivity
 from relmo.analysis.memory.counting import counting
-from relmo.analysis.memory.counting_training import CountingOptions
 from relmo.analysis.memory.gradients import Fresh, flow_tables, fresh_flows, gradient_flow
 from relmo.analysis.memory.truncation import truncation
 from relmo.analysis.syntax.agreement import agreement, sweep
@@ -33,6 +32,7 @@ from relmo.runs.train_bilm import train_bilm
 from relmo.runs.train_lm import train_lm
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTrainSettings
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
+from relmo.settings.options import CountingOptions
 from relmo.settings.sections import TrainSettings
 from relmo.text.minimal_pairs import MinimalPair
 

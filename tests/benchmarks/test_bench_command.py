@@ -7,7 +7,6 @@ import pytest
 
 from benchmarks import clock
 from benchmarks.__main__ import main, status_line
-from relmo.cli import main as relmo_main
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -74,16 +73,6 @@ def test_a_mistake_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str], 
 
 def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert "python -m benchmarks --quick" in run(capsys, "--help")[1]
-
-
-@pytest.mark.parametrize(("command", "module"), [("bench", "benchmarks"), ("reproduce", "experiments")])
-def test_former_commands_of_the_package_name_their_replacement(
-    command: str, module: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as end:
-        relmo_main([command, "--quick"])
-    assert end.value.code == 2
-    assert f"python -m {module}" in capsys.readouterr().err
 
 
 def test_a_message_of_progress_is_not_markup(

@@ -11,8 +11,9 @@ import torch
 
 from experiments import TABLES, TRAINED_TABLES
 from experiments.perplexity import SETS
+from experiments.tables import format_number
 from relmo import loading
-from relmo.cli.terminal import format_number, print_warnings
+from relmo.cli.terminal import print_warnings
 from relmo.errors import ModelError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel

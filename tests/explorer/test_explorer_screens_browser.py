@@ -9,6 +9,7 @@ import torch
 from test_explorer_browser import AXE, VIOLATIONS, Watched, browser, pytestmark  # noqa: F401
 
 from relmo.analysis.core.untrained import untrained
+from relmo.analysis.meaning.occurrences import Mix
 from relmo.explorer import comparison, work
 from relmo.explorer.examples import DATA
 from relmo.explorer.extras import Extras
@@ -53,7 +54,7 @@ def address(given: Path) -> Iterator[str]:
         session = Session.open(name, device="cpu")
         beside = [str(given / "run")]
         session.extras = Extras(beside, train=DATA / "alice.txt", data=given / "data", device="cpu")
-        session.extras.layer_mixes = {"a tagger": [{"name": "input", "shares": [0.2, 0.5, 0.3], "gamma": 1.5}]}
+        session.extras.layer_mixes = {"a tagger": [Mix("input", [0.2, 0.5, 0.3], 1.5)]}
         if name == "small":
             session.texts.set_annotated("tagged", tagged())
         return session

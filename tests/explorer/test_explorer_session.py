@@ -12,6 +12,7 @@ import torch
 
 from relmo.analysis.core.ablate import ACTIVE_EDITS, intervene
 from relmo.analysis.core.trace import trace
+from relmo.analysis.units.compare import ngram_like
 from relmo.errors import ModelError, RelmoError, SettingError
 from relmo.explorer.examples import EXAMPLES, find_example
 from relmo.explorer.matching import find_matches
@@ -257,7 +258,7 @@ def test_a_change_costs_what_intervening_costs_and_the_one_who_reads_sees_nothin
 
     def look(share: float) -> None:
         seen.append(bool(ACTIVE_EDITS))
-        session.readers.clear()
+        session.reader.cache_clear()
         assert session.answer("values", {"text": "given", "page": "0", "unit": "h0.2"})["values"] == before
 
     found = worker.run("change", given, look)
@@ -346,8 +347,6 @@ def test_a_word_in_context_has_the_nearest_occurrences_of_the_text_in_every_laye
 
 
 def test_models_are_compared_symbol_by_symbol_and_the_n_gram_has_not_seen_what_it_is_asked(session: Session) -> None:
-    from relmo.explorer.write import count_ngrams
-
     session.set_text("a text", TEXT)
     other = language_model("gru")
     worker = Worker(session, lambda name: Session(other, name))
@@ -360,7 +359,7 @@ def test_models_are_compared_symbol_by_symbol_and_the_n_gram_has_not_seen_what_i
     half = worker.run("compare", {"text": "given", "other": "n-gram", "order": 3}, lambda share: None)
     assert "".join(half["symbols"]) == TEXT[len(TEXT) // 2 :]
     assert isinstance(session.model, type(other))
-    seen = count_ngrams(session.model, list(TEXT[: len(TEXT) // 2]), 3)
+    seen = ngram_like(session.model, session.model.vocabulary.ids(TEXT[: len(TEXT) // 2]), order=3)
     expected = seen.symbol_losses([list(TEXT[len(TEXT) // 2 :])]) / math.log(2)
     np.testing.assert_allclose(half["bits"][1], expected, atol=0.01)
     with pytest.raises(SettingError, match="bidirectional"):

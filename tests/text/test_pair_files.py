@@ -57,7 +57,7 @@ def test_each_format_gives_its_pairs(tmp_path: Path) -> None:
         ("a.tab", "prefix\tform\tclass\nx\ty\tcorrect\n", "has 1 rows"),
         ("a.tab", "prefix\tform\tclass\nx\ty\tcorrect\nx\tz\tcorrect\n", r"a.tab:2: expected two rows"),
         ("a.doc", "", r"minimal pairs are read from \.jsonl"),
-        ("a.txt", "Cats\tx\tcorrect\tid\n", "has 1 lines"),
+        ("a.txt", "Cats\tx\tcorrect\tid\n", "differ in their last word"),
     ],
 )
 def test_a_broken_file_is_one_clear_line(name: str, text: str, message: str, tmp_path: Path) -> None:

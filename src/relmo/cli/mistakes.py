@@ -16,7 +16,6 @@ from relmo.settings.fields import TYPE_NAMES, nearest
 from relmo.settings.kinds import KINDS
 
 MAX_INTEGER = (1 << 63) - 1  # of arrays
-MOVED = {"bench": "python -m benchmarks", "reproduce": "python -m experiments"}
 
 
 def check_numbers(app: App, commands: tuple[str, ...], arguments: Iterable[Any]) -> None:
@@ -86,8 +85,6 @@ def explain_mistake(error: CycloptsError, program: str) -> str:
 
 def _explain_command(command: str, words: Sequence[str], app: App | None) -> str:
     word = words[0]
-    if command == "relmo" and word in MOVED:
-        return f"{word} is no longer a command; in a clone of the repository, run: {MOVED[word]}"
     if command == "relmo train":
         if word.startswith("-") or "." in word or "/" in word:
             example = next((word for word in words if not word.startswith("-") and "." in word), "FILE")

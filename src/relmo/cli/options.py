@@ -101,6 +101,13 @@ class PrintOptions(FrozenSettings):
         """Return a progress bar."""
         return progress_bar(name, quiet=self.quiet)
 
+    def show(self, record: dict[str, Any], *tables: Any) -> None:
+        """Print the record with --json, else the tables."""
+        if self.json:
+            print_json(record)
+        else:
+            print_tables(*tables)
+
 
 class OutputOptions(PrintOptions):
     """How results are printed and drawn."""
@@ -118,13 +125,6 @@ class OutputOptions(PrintOptions):
         if path is not None:
             write(path)
             report_written(path, quiet=self.quiet)
-
-    def show(self, record: dict[str, Any], *tables: Any) -> None:
-        """Print the record with --json, else the tables."""
-        if self.json:
-            print_json(record)
-        else:
-            print_tables(*tables)
 
 
 class AnalysisOptions(ModelOptions, OutputOptions):

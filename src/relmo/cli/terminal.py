@@ -246,12 +246,3 @@ def print_coloured(text: Any) -> None:
         output.append("↵" if symbol == "\n" else symbol, style)
         output.append("\n" if symbol == "\n" else text.space)
     console.print(output, soft_wrap=True)
-
-
-def format_number(number: float | None) -> str:
-    """Return a number for a table; None is empty."""
-    if number is None:
-        return ""
-    if isinstance(number, int):
-        return f"{number:,}"
-    return f"{number:,.2f}" if abs(number) < 1000 else f"{number:,.0f}"

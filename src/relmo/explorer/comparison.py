@@ -18,12 +18,13 @@ from relmo.analysis.units.compare import (
     compare_losses_of,
     emergence,
     find_copies,
+    ngram_like,
     samples,
 )
 from relmo.errors import ModelError, SettingError
 from relmo.explorer.params import Body, colour_scale, format_unit, parse_unit
 from relmo.explorer.session import find_busiest
-from relmo.explorer.write import check_generates, count_ngrams
+from relmo.explorer.write import check_generates
 from relmo.models.lm import LanguageModel
 from relmo.settings.fields import Progress
 from relmo.text.encode import encode_file
@@ -46,8 +47,9 @@ def compare(worker: "Worker", body: Body, progress: Progress) -> dict[str, Any]:
     symbols, other = document.symbols, body.string("other")
     if other == "n-gram":
         half = len(symbols) // 2
-        other_model = count_ngrams(model, symbols[:half], body.integer("order", 6, 1, 20))
-        symbols, other_name = symbols[half:], f"a {body.get('order', 6)}-gram"
+        ids, ngram_order = model.vocabulary.ids(symbols[:half]), body.integer("order", 6, 1, 20)
+        other_model = ngram_like(model, ids, order=ngram_order, once_up_to=ngram_order)
+        symbols, other_name = symbols[half:], f"a {ngram_order}-gram"
     elif other == "untrained":
         other_model, other_name = untrained(model), "the same untrained"
     else:

@@ -3,7 +3,6 @@
 A page refers to them by name, never by path. Nothing is downloaded.
 """
 
-import json
 import os
 import re
 import threading
@@ -11,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from relmo.analysis.meaning.occurrences import Mix, mix_weights
 from relmo.disk.files import parse_json, read_text_file
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.loading import load
@@ -18,8 +18,7 @@ from relmo.models.sequence_model import SequenceModel
 from relmo.settings.kinds import TASKS
 from relmo.store.folder import CONFIG, read_config
 from relmo.store.references import find_installed
-from relmo.tasks.task import Task
-from relmo.text.minimal_pairs import BLIMP, PAIR_SETS, READERS, MinimalPair, read_pairs
+from relmo.text.minimal_pairs import PAIR_SETS, READERS, MinimalPair, read_pairs
 
 DATA_VARIABLE = "RELMO_DATA"
 FIGURES = {"pos": "all words", "wsd": "both sets"}  # measurements by layer, and the column shown for each
@@ -82,7 +81,7 @@ class Extras:
                 raise ModelError(f"{folder} is of kind {kind}; --beside takes language models and trained tasks.")
         self.packs = {} if data is None else find_packs(data)
         self.figures = [] if figures is None else read_figures(figures)
-        self.layer_mixes: dict[str, list[dict[str, Any]]] = {}  # of loaded tasks by name
+        self.layer_mixes: dict[str, list[Mix]] = {}  # of loaded tasks by name
         self.loaded: dict[str, Any] = {}
         self.lock = threading.Lock()
 
@@ -108,15 +107,10 @@ class Extras:
         with self.lock:
             for name, folder in self.tasks.items():
                 if name not in self.layer_mixes:
-                    task = load(str(folder), kinds=TASKS, device="cpu")
-                    self.layer_mixes[name] = get_layer_mixes(task)  # type: ignore[arg-type]
-            return [{"task": name, "mixes": mixes} for name, mixes in self.layer_mixes.items()]
-
-
-def get_layer_mixes(task: Task[Any, Any]) -> list[dict[str, Any]]:
-    """Return the layer weights and gamma of each of a task's scalar mixes; empty without ELMo."""
-    mixes = task.network.inputs.mix_weights()
-    return [{"name": name, "shares": mix["weights"], "gamma": mix["gamma"]} for name, mix in mixes.items()]
+                    self.layer_mixes[name] = mix_weights(load(str(folder), kinds=TASKS, device="cpu"))  # type: ignore[arg-type]
+            return [
+                {"task": name, "mixes": [mix._asdict() for mix in mixes]} for name, mixes in self.layer_mixes.items()
+            ]
 
 
 def find_models(source: str) -> list[Path]:
@@ -157,26 +151,11 @@ def find_packs(data: Path) -> dict[str, Pack]:
 
 
 def _has_pairs(file: Path) -> bool:
-    """Return whether a file begins like one with minimal pairs; .txt and .csv have many other uses."""
+    """Return whether a file begins with a minimal pair; .txt and .csv have many other uses."""
     try:
-        with file.open(encoding="utf-8") as stream:
-            line = stream.readline(1 << 16).rstrip("\n")
-    except (OSError, UnicodeDecodeError):
+        return next(READERS[file.suffix.lower()](file), None) is not None
+    except (CorpusError, KeyError, OSError):
         return False
-    suffix = file.suffix.lower()
-    if suffix == ".jsonl":
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            return False
-        return isinstance(record, dict) and all(name in record for name in BLIMP)
-    if suffix == ".txt":
-        return len(fields := line.split("\t")) >= 4 and fields[-2] == "correct"
-    if suffix == ".gold":
-        return file.with_suffix(".text").is_file()
-    columns = {name.strip() for name in line.split("," if suffix == ".csv" else "\t")}
-    required = [{"prefix", "form", "class"}] if suffix == ".tab" else [{"good", "bad"}, {"context", "right", "wrong"}]
-    return any(names <= columns for names in required)
 
 
 def read_figures(path: Path) -> list[dict[str, Any]]:

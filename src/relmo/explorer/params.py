@@ -1,14 +1,15 @@
 """Requests: query strings and JSON bodies with validated values, addresses of units, and rounded numbers."""
 
 import re
-import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from msgspec import Meta
 
 from relmo.analysis.core.causal import Unit
 from relmo.errors import SettingError
+from relmo.settings.fields import convert_setting
 
 UNIT = re.compile(r"([a-z])(\d{1,4})\.(\d{1,6})(b?)")
 
@@ -58,24 +59,16 @@ class Body(dict[str, Any]):
 
     def string(self, name: str, *choices: str) -> Any:
         """Return a string, one of the choices if there are any; the default is the first, or empty."""
-        text = self.get(name, choices[0] if choices else "")
-        if not isinstance(text, str) or (choices and text not in choices):
-            raise SettingError(f"{name} must be {'one of ' if choices else 'a string'}{', '.join(choices)}.")
-        return text
+        kind: Any = Literal[choices] if choices else str
+        return convert_setting(self.get(name, choices[0] if choices else ""), kind, name)
 
     def integer(self, name: str, default: int, low: int, high: int) -> int:
         """Return an integer within bounds."""
-        number = self.get(name, default)
-        if isinstance(number, bool) or not isinstance(number, int | float) or not low <= number <= high:
-            raise SettingError(f"{name} must be a number from {low} to {high:,}.")
-        return int(number)
+        return convert_setting(self.get(name, default), Annotated[int, Meta(ge=low, le=high)], name)
 
     def real(self, name: str, default: float) -> float:
         """Return a finite number."""
-        number = self.get(name, default)
-        if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= sys.float_info.max:
-            raise SettingError(f"{name} must be a finite number.")
-        return float(number)
+        return convert_setting(self.get(name, default), Annotated[float, Meta(ge=-1e308, le=1e308)], name)
 
     def elements(self, name: str, kind: type = str, *, max_length: int = 200) -> list[Any]:
         """Return a list whose elements are of one kind."""

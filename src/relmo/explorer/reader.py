@@ -5,8 +5,8 @@ before each page are stored, and any page can be traced again.
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -61,7 +61,7 @@ class PagedReader:
         self.bounds.append(length)
         self.page_states: list[list[LayerState]] = []  # states of the layers before each page
         self.page_outputs: list[np.ndarray] = []  # h of the layers (layers, 1, H) before each page
-        self.pages: OrderedDict[int, tracing.Trace] = OrderedDict()
+        self._traces = lru_cache(MAX_PAGES)(self._trace_page)
         self.text_states: dict[str, np.ndarray] = {}
         self.reading = threading.Lock()
 
@@ -76,13 +76,7 @@ class PagedReader:
 
     def page(self, page: int) -> tracing.Trace:
         """Return the trace of a page."""
-        self.check_page(page)
-        if page not in self.pages:
-            self.pages[page] = self._trace_page(page)
-        self.pages.move_to_end(page)
-        while len(self.pages) > MAX_PAGES:
-            self.pages.popitem(last=False)
-        return self.pages[page]
+        return self._traces(self.check_page(page))
 
     def symbols(self, page: int) -> list[str]:
         """Return the symbols of a page."""
@@ -167,15 +161,7 @@ class PagedReader:
 
     def check_unit(self, unit: Unit) -> Unit:
         """Return the unit; raise if the network does not have it."""
-        stack = self.recorder.stack
-        if not 0 <= unit.layer < len(stack.layers):
-            raise SettingError(f"Unknown layer {unit.layer}; the network has layers 0 to {len(stack.layers) - 1}.")
-        if unit.state not in self.recorder.keep:
-            raise SettingError(f"Unknown state {unit.state!r}; the network's cells have {', '.join(self.states)}.")
-        size = stack.layers[unit.layer].cell.sizes[unit.state]
-        if not 0 <= unit.number < size or (unit.direction == "backward" and stack.directions == 1):
-            raise SettingError(f"Unknown unit {unit}; {unit.state} of layer {unit.layer} has units 0 to {size - 1}.")
-        return unit
+        return self.recorder.stack.check_unit(unit, self.recorder.keep)
 
 
 def most_probable(log_p: np.ndarray, names: Sequence[str]) -> list[list[tuple[str, float]]]:

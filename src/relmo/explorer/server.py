@@ -17,15 +17,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
-from starlette.routing import Route
+from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
 from relmo.errors import ModelError, RelmoError, SettingError
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 Work = Callable[[Progress], dict[str, Any]]
 
 MAX_WAITING, MAX_JOBS = 8, 32  # jobs in the queue, and jobs whose results are stored
+STATIC = Path(__file__).parent / "static"
 COOKIE = "relmo"
 POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
@@ -53,7 +55,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
+mimetypes.add_type("text/javascript", ".js")  # the registry of Windows may have another one
 
 
 class CancelledWork(Exception):
@@ -216,25 +218,14 @@ class _Site:
 
     def __init__(self, models: Models):
         self.models, self.jobs = models, Jobs()
-        self.files: dict[str, tuple[bytes, str]] = {}
-        for file in (resources.files("relmo.explorer") / "static").iterdir():
-            media_type = MEDIA_TYPES.get("." + file.name.rpartition(".")[2]) or mimetypes.guess_type(file.name)[0]
-            self.files[file.name] = (file.read_bytes(), media_type or "application/octet-stream")
         self.routes = [
-            Route("/", self.file),
-            Route("/static/{name}", self.file),
+            Route("/", lambda request: FileResponse(STATIC / "index.html")),
+            Mount("/static", StaticFiles(directory=STATIC)),
             Route("/api/text", _respond_with(self.add_text), methods=["POST"]),
             Route("/api/jobs", _respond_with(self.add_job), methods=["POST"]),
             Route("/api/jobs/{name}", _respond_with(self.job), methods=["GET", "DELETE"]),
             Route("/api/{endpoint}", _respond_with(self.answer)),
         ]
-
-    async def file(self, request: Request) -> Response:
-        name = request.path_params.get("name", "index.html")
-        if name not in self.files:
-            return guard.error_response("Not found.", 404)
-        content, media_type = self.files[name]
-        return Response(content, media_type=media_type)
 
     def answer(self, request: Request, content: bytes) -> Any:
         params = dict(request.query_params)

@@ -7,20 +7,21 @@ is an exported page. Long computations are in `work`, on a copy of the model, so
 import hashlib
 import re
 import threading
-import warnings
 from collections import OrderedDict
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 from urllib.parse import urlencode
 
 import numpy as np
 
 from relmo.analysis.core.features import Document, Language, detect_language, read, read_source, tracks
+from relmo.analysis.meaning.occurrences import mix_weights
 from relmo.analysis.units.cell_report import NamedCell, read_cells
 from relmo.errors import ModelError, SettingError
 from relmo.explorer.examples import ANSWERS_FILE, DATA, find_example, installed_examples, read_answers
-from relmo.explorer.extras import Extras, get_layer_mixes
+from relmo.explorer.extras import Extras
 from relmo.explorer.params import Answer, Params, Query, parse_unit
 from relmo.explorer.reader import PagedReader
 from relmo.loading import load
@@ -138,6 +139,7 @@ class Session:
     named               cells with a name, from the model folder
     precomputed_text    name of the text that precomputed answers are about; empty if there are none
     extras              files and models given beside the model
+    reader              function that returns the reader of a text by its name
     """
 
     def __init__(self, model: SequenceModel, name: str, texts: TextStore | None = None):
@@ -147,10 +149,9 @@ class Session:
         self.named: list[NamedCell] = []
         self.folder, self.precomputed_text = Path(), ""
         self.extras = Extras()
-        self.states: OrderedDict[tuple[int, ...], Any] = OrderedDict()  # after recent texts of `write`
         self.ngrams: OrderedDict[tuple[str, int], LanguageModel] = OrderedDict()  # by text and order
         self.companions: dict[str, Session] = {}
-        self.readers: OrderedDict[str, PagedReader] = OrderedDict()
+        self.reader = lru_cache(MAX_READERS)(lambda name: PagedReader(self.model, self.document(name)))
         self.lock = threading.RLock()  # one thread at a time runs the network and fills the caches
         self._precomputed: Answer | None = None
 
@@ -164,7 +165,7 @@ class Session:
         model = load(source, device=device)
         mixes = {}
         if isinstance(model, Task) and model.features.bilm is not None:  # of a task with ELMo, explore the biLM
-            mixes, model = {source: get_layer_mixes(model)}, model.features.bilm
+            mixes, model = {source: mix_weights(model)}, model.features.bilm
         if not isinstance(model, SequenceModel):
             raise ModelError(f"{source} is not a language model (lm, bilm); relmo explore needs one.")
         session = cls(model.with_tokenizer(tokenizer), source)
@@ -191,11 +192,6 @@ class Session:
         """Add the text that the page opens with."""
         self.texts.set_text(title, text, language)
 
-    def give(self, title: str, text: str, language: Language | None = None) -> None:
-        """Call `set_text`; deprecated name."""
-        warnings.warn("Session.give is deprecated; use set_text.", DeprecationWarning, stacklevel=2)
-        self.set_text(title, text, language)
-
     def add(self, text: str, language: str | None = None) -> Answer:
         """Add a text of the user; the answer has the name by which to request it."""
         with self.lock:
@@ -207,15 +203,6 @@ class Session:
         """Return a text as the model reads it."""
         passage = self.texts.get_passage(name)
         return read(self.model, self.texts.annotations.get(name, passage.text), language=passage.language)
-
-    def reader(self, name: str) -> PagedReader:
-        """Return the reader of a text; the most recently used readers are cached."""
-        if name not in self.readers:
-            self.readers[name] = PagedReader(self.model, self.document(name))
-        self.readers.move_to_end(name)
-        while len(self.readers) > MAX_READERS:
-            self.readers.popitem(last=False)
-        return self.readers[name]
 
     def suitable_features(self, text: str) -> list[str]:
         """Return the features for this kind of text (code, words, prose, a's and b's) that change in its beginning."""

@@ -19,10 +19,9 @@ from relmo.analysis.core.features import Document, Mark, column_tracks, mark_tra
 from relmo.analysis.core.show import split_progress, to_plain, with_progress
 from relmo.analysis.core.trace import trace
 from relmo.analysis.meaning.occurrences import OccurrenceIndex
-from relmo.analysis.memory import counting as counting_analysis
-from relmo.analysis.memory.counting_training import CountingOptions
+from relmo.analysis.memory.counting import counting
 from relmo.analysis.memory.gradients import Fresh, fresh_flows, gradient_flow
-from relmo.analysis.memory.truncation import truncation
+from relmo.analysis.memory.truncation import LENGTHS, truncation
 from relmo.analysis.syntax.agreement import agreement, group_by_condition, sample_pairs, sweep
 from relmo.analysis.syntax.gate_traces import gate_traces
 from relmo.analysis.units.cell_report import CellReport
@@ -37,6 +36,7 @@ from relmo.explorer.session import Session, cut_window, find_busiest
 from relmo.models.sequence_model import SequenceModel
 from relmo.registry import BASIC_CELLS
 from relmo.settings.fields import Progress
+from relmo.settings.options import CountingOptions
 from relmo.text.minimal_pairs import MinimalPair
 
 NUM_UNITS = 40  # best units of a feature that are sent
@@ -45,7 +45,6 @@ MAX_SAMPLE_SYMBOLS = 600
 ABLATION_SYMBOLS = 6000  # over which units are set to zero, one by one
 ABLATION_COST = 3e11  # weights x symbols x units of such a test: half a minute to some minutes of one core
 UNTRAINED_CHARACTERS = 60_000  # that untrained networks read
-TRUNCATION_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 MAX_CONDITIONS = 6  # whose gates are drawn
 NUM_SWEPT_UNITS = 24  # units of a sweep that are sent
 NOUNS = (("boy", "boys"), ("woman", "women"), ("farmer", "farmers"), ("lawyer", "lawyers"), ("girl", "girls"))
@@ -292,7 +291,7 @@ def memory(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
 def past(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
     """Return the loss when only the last k symbols are given."""
     document, max_length = worker.document(body.string("text"), 100_000), body.integer("longest", 128, 2, 1024)
-    lengths = [length for length in TRUNCATION_LENGTHS if length <= max_length]
+    lengths = [length for length in LENGTHS if length <= max_length]
     options: dict[str, Any] = {"lengths": lengths, "positions": body.integer("positions", 400, 10, 5000)}
     name = worker.session.name
     return truncation(worker.model, document.texts, name=name, progress=progress, **options).as_dict()
@@ -309,8 +308,7 @@ def count(worker: Worker, body: Body, progress: Progress) -> dict[str, Any]:
     )
     language, networks = body.string("language") or "anbn", []
     for cell, report in zip(cells, split_progress(progress, [1.0] * len(cells)), strict=True):
-        counting_analysis.check(cell, options)
-        networks.append(counting_analysis.counting(language, cell, options, progress=report).as_dict())
+        networks.append(counting(language, cell, options, progress=report).as_dict())
     return {"networks": networks, "limit": options.limit, "tested": options.largest}
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from relmo.analysis.units.compare import ngram_like
 from relmo.errors import SettingError
 from relmo.explorer.params import Answer, Query
 from relmo.models.evaluate import full_precision
@@ -17,14 +18,12 @@ from relmo.models.generate import BeamStep, Sampling, choose_symbols, mask_symbo
 from relmo.models.lm import LanguageModel
 from relmo.networks.ngram import NGramLM
 from relmo.settings.fields import check_seed
-from relmo.settings.lm import LanguageModelSettings, LMSettings
 
 if TYPE_CHECKING:
     from relmo.explorer.session import Session
 
 MAX_LENGTH = 2000  # characters of a prompt, and symbols after it
 NUM_BARS = 24  # symbols whose probabilities are sent
-MAX_STATES = 64  # cached states
 MAX_BEAMS, MAX_DEPTH = 8, 40
 NGRAM_ORDERS = (1, 2, 3, 5)
 SAMPLE_SYMBOLS = 160
@@ -48,13 +47,6 @@ def check_generates(model: Any, name: str) -> LanguageModel:
     if not model.can_generate:
         raise SettingError(f"{name} cannot generate text (bidirectional models cannot); open a language model (lm).")
     return model
-
-
-def count_ngrams(model: LanguageModel, symbols: list[str], order: int) -> LanguageModel:
-    """Return an n-gram model with the vocabulary of another model, counted on symbols."""
-    network = NGramLM.fit(model.vocabulary.ids(symbols), vocab_size=len(model.vocabulary), order=order)
-    settings = LMSettings(text=model.settings.text, model=LanguageModelSettings(cell="ngram", order=order))
-    return LanguageModel(network, model.vocabulary, settings)
 
 
 def get_initial_prompt(session: "Session", feature: str | None = None) -> str:
@@ -101,18 +93,10 @@ def next_symbol(session: "Session", query: Query) -> Answer:
     answer: Answer = {"prompt": model.decode(prompt), "pieces": pieces}
     if vocabulary.end in taken:
         return answer | {"ended": True, "bars": [], "drawn": None, "bits": 0.0, "rest": 0.0}
-    key, states, network = (vocabulary.end, *prompt, *taken), session.states, model.network
-    if key not in states:  # the states of recent texts are cached
-        with torch.no_grad(), full_precision():
-            if key[:-1] in states:
-                states[key] = network.step(torch.tensor(key[-1:], device=model.device), states[key[:-1]][1])
-            else:
-                features, state = network.features(torch.tensor([key], device=model.device), network.initial_state(1))
-                states[key] = network.log_probs(features[:, -1]), state
-    states.move_to_end(key)
-    while len(states) > MAX_STATES:
-        states.popitem(last=False)
-    log_probs = states[key][0]  # (1, V)
+    with torch.no_grad(), full_precision():
+        text = torch.tensor([[vocabulary.end, *prompt, *taken]], device=model.device)
+        features, _ = model.network.features(text, model.network.initial_state(1))
+        log_probs = model.network.log_probs(features[:, -1])  # (1, V)
     masked = mask_symbols(log_probs, [vocabulary.unknown])
     q = sampling_probs(masked, sampling)[0]
     p = log_probs[0].exp()
@@ -178,9 +162,10 @@ def ngram_samples(session: "Session", query: Query) -> Answer:
         if isinstance(other.network, NGramLM):
             samples.append({"name": name, "text": other.generate(prompt, **options)})
     symbols = session.document(text).symbols[:NGRAM_SYMBOLS]
+    ids = model.vocabulary.ids(symbols)
     for order in NGRAM_ORDERS:
         if (text, order) not in session.ngrams:
-            session.ngrams[text, order] = count_ngrams(model, symbols, order)
+            session.ngrams[text, order] = ngram_like(model, ids, order=order)
         sample = session.ngrams[text, order].generate(prompt, **options)
         samples.append({"name": f"{order}-gram", "order": order, "text": sample})
     while len(session.ngrams) > 2 * len(NGRAM_ORDERS):

@@ -16,7 +16,7 @@ right before the n-gram. The discount depends on the count: D(0) = 0, D(1) = D1,
 - The text is one stream: n-grams cross line ends, and no token precedes the first one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from relmo.errors import CorpusError, SettingError, VocabularyError
 from relmo.nn.recurrence import State
+from relmo.settings.fields import Progress
 
 MAX_ORDER = 20
 MISSING = -1  # in a state: no token yet; as a position in a table: an unseen n-gram
@@ -70,8 +71,19 @@ class NGramLM(nn.Module):
         )
 
     @classmethod
-    def fit(cls, stream: np.ndarray, *, vocab_size: int, order: int) -> "NGramLM":
-        """Estimate the model of one contiguous text, a 1-D array (or memory map) of ids in [0, vocab_size)."""
+    def fit(
+        cls,
+        stream: np.ndarray,
+        *,
+        vocab_size: int,
+        order: int,
+        once_up_to: int = MAX_ORDER,
+        progress: Progress | None = None,
+    ) -> "NGramLM":
+        """Estimate the model of one contiguous text, a 1-D array (or memory map) of ids in [0, vocab_size).
+
+        Of orders above `once_up_to`, n-grams that occur once are left out: their probability goes to the shorter
+        context. Discounts are estimated before."""
         model = cls(vocab_size=vocab_size, order=order)
         if not len(stream):
             raise CorpusError("the text is empty; an n-gram model needs at least one token")
@@ -82,16 +94,35 @@ class NGramLM(nn.Module):
             raise CorpusError(
                 f"{len(stream)} tokens of a vocabulary of {vocab_size} do not fit 64-bit keys; use less text"
             )
+        starts = np.arange(len(stream))  # of the (k - 1)-grams that are not left out
+        nodes = np.zeros(len(stream), dtype=np.int64)  # their positions in the table of order k - 1
         contexts = 1
-        for k, (keys, counts) in enumerate(_count_ngrams(stream, vocab_size=vocab_size, order=order), start=1):
+        for k in range(1, order + 1):
+            count = np.searchsorted(starts, len(stream) - k + 1)
+            starts, nodes = starts[:count], nodes[:count]
+            key = nodes * vocab_size
+            key += stream[starts + k - 1]
+            keys, inverse, occurrences = np.unique(key, return_inverse=True, return_counts=True)
+            counts = occurrences
+            if k < order:  # the continuation count, of the distinct tokens before each k-gram
+                has_previous = starts > 0
+                key = inverse[has_previous] * vocab_size
+                key += stream[starts[has_previous] - 1]
+                key.sort()  # several times faster than np.unique
+                counts = np.bincount(key[np.diff(key, prepend=-1) > 0] // vocab_size, minlength=len(keys))
             parents, discount = keys // vocab_size, estimate_discounts(counts)[np.minimum(counts, 3)]  # D(c), (N,)
+            retained = (occurrences > 1) | (k <= once_up_to)
             total = np.bincount(parents, weights=counts, minlength=contexts)  # sum_v c(hv), (contexts,)
-            total_discount = np.bincount(parents, weights=discount, minlength=contexts)
-            gamma = np.divide(total_discount, total, out=np.ones(contexts), where=total > 0).astype(np.float32)
-            probability = ((counts - discount) / np.maximum(total, 1)[parents]).astype(np.float32)
-            for name, array in (("keys", keys), ("probability", probability), ("gamma", gamma)):
+            freed = np.bincount(parents, weights=np.where(retained, discount, counts), minlength=contexts)
+            gamma = np.divide(freed, total, out=np.ones(contexts), where=total > 0).astype(np.float32)
+            probability = ((counts - discount) / np.maximum(total, 1)[parents])[retained].astype(np.float32)
+            for name, array in (("keys", keys[retained]), ("probability", probability), ("gamma", gamma)):
                 setattr(model, f"{name}_{k}", torch.from_numpy(array))
-            contexts = len(keys)
+            remains = retained[inverse]
+            starts, nodes = starts[remains], (np.cumsum(retained) - 1)[inverse[remains]]
+            contexts = int(np.count_nonzero(retained))
+            if progress is not None:
+                progress(k / order)
         return model
 
     def initial_state(self, batch: int) -> State:
@@ -162,23 +193,6 @@ class NGramLM(nn.Module):
         key = torch.where((parent < 0) | (token < 0), MISSING, parent * self.vocab_size + token)
         position = torch.searchsorted(keys, key).clamp(max=len(keys) - 1)
         return torch.where(_look_up(keys, position, MISSING) == key, position, MISSING)
-
-
-def _count_ngrams(stream: np.ndarray, *, vocab_size: int, order: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the sorted keys and the counts of each order 1 ... order: raw at the highest, continuation counts below."""
-    # The continuation count of a (k-1)-gram is the number of distinct k-grams with it as their suffix, which for a
-    # k-gram that starts at i is the (k-1)-gram at i + 1; each is read off at its first occurrence.
-    keys = np.zeros(1, dtype=np.int64)
-    nodes = np.zeros(len(stream) + 1, dtype=np.int64)  # the position in its table of the (k-1)-gram that starts at i
-    for k in range(1, order + 1):
-        shorter = keys
-        key = nodes[:-1] * vocab_size
-        key += stream[k - 1 :]
-        keys, starts, inverse, counts = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
-        if k > 1:
-            yield shorter, np.bincount(nodes[starts + 1], minlength=len(shorter))
-        nodes = inverse
-    yield keys, counts
 
 
 def estimate_discounts(counts: np.ndarray) -> np.ndarray:

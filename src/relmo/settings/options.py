@@ -1,11 +1,21 @@
-"""Options of `embed`, `surprisal` and `serve`, as keywords and as flags."""
+"""Options of `embed`, `surprisal`, `evaluate`, `analyse counting` and `serve`, as keywords and as flags."""
 
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from relmo.errors import SettingError
-from relmo.settings.fields import DISABLED, ENABLED, Only, PathName, Rate, SettingsSection
+from relmo.settings.fields import (
+    DISABLED,
+    ENABLED,
+    MAX_SEED,
+    Dimension,
+    LearningRate,
+    Only,
+    PathName,
+    Rate,
+    SettingsSection,
+)
 
 Layers = Literal["all", "top", "average"] | int
 Carry = Literal["reset", "carry", "warmup"]
@@ -111,6 +121,45 @@ class AdaptOptions(SettingsSection):
     """Scale of the similarity of two positions; 0 counts the words in the cache."""
     cache_lambda: Annotated[Rate, Only(cache=ENABLED)] = 0.1
     """Weight of the cache in the mixture with the model."""
+
+
+class CountingOptions(SettingsSection):
+    """Training and testing of networks that count."""
+
+    limit: Annotated[int, Meta(ge=4, le=1 << 16)] = 50
+    """The largest n in training."""
+    tested: Annotated[int, Meta(ge=4, le=1 << 20)] | None = None
+    """The largest n in testing; by default four times --limit."""
+    hidden: Dimension = 10
+    """The hidden size."""
+    steps: Annotated[int, Meta(ge=1, le=1_000_000)] = 3000
+    """The number of training steps of each network."""
+    batch: Annotated[int, Meta(ge=1, le=1 << 16)] = 32
+    """The number of words per training step."""
+    seeds: Annotated[int, Meta(ge=1, le=1000)] = 3
+    """The maximum number of networks of each cell. Stops at the first without a mistake in validation."""
+    seed: Annotated[int, Meta(ge=0, le=MAX_SEED)] = 0
+    """The first random seed."""
+    lr: LearningRate = 0.03
+    """The learning rate."""
+    growth: Annotated[float, Meta(ge=0, le=1)] = 0.05
+    """Growth of the recurrent weights per step, relative to the learning rate. It saturates the gates, so that counting
+    stays exact far beyond the words of training."""
+    threshold: Annotated[float, Meta(ge=1e-5, lt=1)] = 0.01
+    """The minimum probability of a symbol in an accepted word."""
+    strings: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
+    """The number of random words for the balanced accuracy."""
+
+    @property
+    def largest(self) -> int:
+        """Largest n in testing."""
+        return 4 * self.limit if self.tested is None else self.tested
+
+    def check(self) -> None:
+        """Raise `SettingError` if a value is out of bounds."""
+        super().check()
+        if self.largest < self.limit:
+            raise SettingError(f"tested must be at least limit, {self.limit}, not {self.tested}")
 
 
 class ServeLimits(SettingsSection):

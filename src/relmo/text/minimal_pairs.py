@@ -3,6 +3,7 @@
 (.csv, .tsv) with the columns good and bad, or context, right and wrong; optionally condition."""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,10 +69,8 @@ def _read_blimp(path: Path) -> Iterator[MinimalPair]:
 
 def read_lakretz(path: Path) -> Iterator[MinimalPair]:
     """Yield a task of Lakretz et al.; the condition is the file name and the numbers of subject and attractor."""
-    lines = [line.text.split("\t") for line in read_lines(path)]
-    if len(lines) % 2:
-        raise CorpusError(f"{path}: has {len(lines)} lines; expected pairs of lines")
-    for number, (good, bad) in enumerate(zip(lines[::2], lines[1::2], strict=True)):
+    lines = (line.text.split("\t") for line in read_lines(path))
+    for number, (good, bad) in enumerate(zip_longest(lines, lines, fillvalue=[""])):
         right, wrong = good[0].split(), bad[0].split()
         ordered = len(good) == len(bad) >= 4 and good[1:-2] == bad[1:-2] and (good[-2], bad[-2]) == ("correct", "wrong")
         if not ordered or not right or right[:-1] != wrong[:-1] or right == wrong:

@@ -308,7 +308,7 @@ def test_mistakes_are_told() -> None:
     model = language_model()
     for given, message in [
         ({"layer": 1, "units": 0}, "layers 0 to 0"),
-        ({"layer": 0, "units": [2, 7]}, "unit 7.* 0 to 6"),
+        ({"layer": 0, "units": [2, 7]}, r"h0\.7.* 0 to 6"),
         ({"layer": 0, "units": 1, "how": "off"}, "'zero', 'mean'"),
         ({"layer": 0, "units": 1, "how": "mean"}, "value"),
         ({"layer": 0, "units": [1, 2], "how": "hold", "value": [1, 2, 3]}, "3 values for 2 units"),

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from relmo.analysis.meaning import occurrences
-from relmo.analysis.meaning.occurrences import OccurrenceIndex, build_index, meaning, mix_weights, normalize, quantize
+from relmo.analysis.meaning.occurrences import OccurrenceIndex, build_index, meaning, normalize, quantize
 from relmo.errors import CorpusError, ModelError, SettingError, StorageError
 from relmo.models.vectors import WordVectors
-from relmo.nn.pooling import ScalarMix
 from relmo.settings.lm import SkipgramSettings
 from relmo.text.vocabulary import Vocabulary
 from support.small_models import bilm
@@ -47,7 +45,7 @@ def test_a_search_is_the_largest_of_all_cosines(dtype, near: float, tmp_path: Pa
         assert np.allclose(cosines[found.places], found.cosines, atol=near)
         some = np.array([0, 3, 9, 12])
         found = index.nearest(vector, layer=layer, k=5, among=some, without=[9])
-        assert set(found.places.tolist()) == {0, 3, 12, -1}
+        assert set(found.places.tolist()) == {0, 3, 12}
 
 
 def test_places_words_and_sentences_are_those_of_the_corpus(tmp_path: Path) -> None:
@@ -213,20 +211,3 @@ def test_an_index_made_with_faiss_is_searched_exactly_without_it(tmp_path: Path,
     monkeypatch.setattr(occurrences, "import_faiss", lambda: None)
     found = OccurrenceIndex.open(tmp_path / "index").nearest(vector, layer=2, k=4)
     assert found.places.tolist() == expected.places.tolist()
-
-
-def test_the_shares_of_a_mix_sum_to_one() -> None:
-    network = torch.nn.ModuleDict({"elmo": ScalarMix(3), "other": torch.nn.Linear(2, 2)})
-    with torch.no_grad():
-        network["elmo"].weights.copy_(torch.tensor([0.0, 1.0, 0.0]))
-        network["elmo"].gamma.fill_(2.5)
-
-    class Holder:
-        pass
-
-    holder = Holder()
-    holder.network = network  # type: ignore[attr-defined]
-    (mix,) = mix_weights(holder)  # type: ignore[arg-type]
-    assert mix.name == "elmo"
-    assert mix.gamma == 2.5
-    assert mix.shares == pytest.approx((np.exp([0, 1, 0]) / np.exp([0, 1, 0]).sum()).tolist())

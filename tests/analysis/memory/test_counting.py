@@ -21,7 +21,6 @@ from relmo.analysis.memory.counting import (
 )
 from relmo.analysis.memory.counting_training import (
     Blocks,
-    CountingOptions,
     PaddedWords,
     get_language,
     max_nll,
@@ -32,6 +31,7 @@ from relmo.analysis.memory.gradients import Fresh, fresh_model
 from relmo.errors import SettingError
 from relmo.models.lm import LanguageModel
 from relmo.settings.lm import TextSettings
+from relmo.settings.options import CountingOptions
 from relmo.text.vocabulary import SPECIALS, Vocabulary
 
 SURE = 50.0
@@ -211,15 +211,15 @@ def test_the_best_of_several_seeds_is_kept_and_trying_ends_with_a_perfect_one(mo
     monkeypatch.setattr(module, "train", trained)
     best, tried = train_best(Blocks("ab"), "gru", CountingOptions(seeds=3), None)
     assert (best, len(tried)) == ("network 2", 3)
-    best, tried = train_best(Blocks("ab"), "gru", CountingOptions(seeds=2, first_seed=7), None)
+    best, tried = train_best(Blocks("ab"), "gru", CountingOptions(seeds=2, seed=7), None)
     assert (best, len(tried)) == ("network 7", 1)
 
 
 def test_each_seed_can_be_judged_by_itself() -> None:
-    options = CountingOptions(limit=6, steps=20, seeds=2, first_seed=3, strings=20)
+    options = CountingOptions(limit=6, steps=20, seeds=2, seed=3, strings=20)
     both = counting_each("anbn", "lstm", options)
     assert [found.tried[0].seed for found in both] == [3, 4]
-    alone = counting("anbn", "lstm", CountingOptions(limit=6, steps=20, seeds=1, first_seed=4, strings=20))
+    alone = counting("anbn", "lstm", CountingOptions(limit=6, steps=20, seeds=1, seed=4, strings=20))
     assert both[1].counters == alone.counters
     assert [row[0] for row in counting_table(both).rows] == ["lstm 10, seed 3", "lstm 10, seed 4"]
 

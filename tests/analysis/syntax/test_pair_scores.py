@@ -137,7 +137,7 @@ def test_mistakes_are_said() -> None:
         plan_pairs(model, [])
     with pytest.raises(CorpusError, match="same"):
         plan_pairs(model, [MinimalPair("a", "the cat", "the  cat")])
-    with pytest.raises(SettingError, match=r"h2\.0.*0 to 1"):
+    with pytest.raises(SettingError, match=r"layer 2.*0 to 1"):
         score_ablated(model, plan_pairs(model, CHOICES), [[Unit("h", 2, 0)]])
     with pytest.raises(SettingError, match="0 to 3"):
         score_ablated(model, plan_pairs(model, CHOICES), [[Unit("h", 0, 4)]])

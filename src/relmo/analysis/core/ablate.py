@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from relmo.analysis.core.show import Unit
 from relmo.analysis.core.stack import Change, Changes, Stack, build_stack, stack_directions
 from relmo.errors import SettingError
 from relmo.nn.kernels.lstm_step import lengths_of
@@ -101,19 +102,13 @@ def intervene(
 
 
 def _make_edit(stack: Stack, layer: int, units: Units, how: str, value: Values, state: str, direction: str) -> Edit:
-    if not 0 <= layer < len(stack.layers):
-        raise SettingError(f"Unknown layer {layer}; the network has layers 0 to {len(stack.layers) - 1}.")
-    cell = stack.layers[layer].cell
-    states = tuple(dict.fromkeys(["h", *cell.states]))
-    if state not in states:
-        raise SettingError(f"Unknown state {state!r}; the layers of this network have {' and '.join(states)}.")
+    states = tuple(dict.fromkeys(["h", *stack.layers[0].cell.states]))
+    indices = tuple(int(unit) for unit in np.atleast_1d(np.asarray(units, dtype=np.int64)))
+    for index in (0, *indices):
+        stack.check_unit(Unit(state, layer, index), states)
     if direction not in DIRECTIONS or max(DIRECTIONS[direction]) >= stack.directions:
         kind = "unidirectional" if stack.directions == 1 else "bidirectional"
         raise SettingError(f"Unknown direction {direction!r}; the network is {kind}.")
-    indices = tuple(int(unit) for unit in np.atleast_1d(np.asarray(units, dtype=np.int64)))
-    size = cell.sizes[state]
-    if invalid := [unit for unit in indices if not 0 <= unit < size]:
-        raise SettingError(f"Unknown unit {invalid[0]}; {state} of layer {layer} has units 0 to {size - 1}.")
     if how not in ("zero", "mean", "hold", "scale"):
         raise SettingError(f"Unknown how={how!r}; expected 'zero', 'mean', 'hold' or 'scale'.")
     if how == "zero":

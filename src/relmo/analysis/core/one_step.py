@@ -4,7 +4,7 @@ The language of equations, in the order of precedence:
 
     a + b, a - b            sum and difference
     -a, a * b, a / b        by element
-    W x, W (x + y)          matrix product: a name directly before a name, a function or a bracket after a space
+    W x, W (x + y)          matrix product: a name directly before a name, a function or a bracket
     f(a)                    f is sigmoid, tanh, relu, exp, log, abs, sqrt, softplus or silu
     max(a, b), min(a, b)    by element
     clip(a, ±3)             a, limited to this range
@@ -20,6 +20,7 @@ broadcast, and so does a value whose shape is the beginning of the other's, such
 unknown names and incompatible shapes are a `SettingError`; callers then show the numbers alone.
 """
 
+import ast
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -59,10 +60,11 @@ BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "max": np.maximum,
     "min": np.minimum,
 }
+OPERATORS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 FUNCTIONS = {*UNARY, "max", "min", "clip", "dot", "outer", "norm"}
 MINUS = "\N{MINUS SIGN}"
 MAX_TERMS = 8  # of a sum of products that is written out
-MAX_DEPTH, MAX_LENGTH = 20, 400  # nesting, characters
+MAX_LENGTH = 400  # characters
 
 Place = Literal["whole", "left", "right", "negated", "factor", "divisor"]
 """Place of a node: the whole equation or an argument, left or right in a sum, after a minus, in a product, after /."""
@@ -208,13 +210,23 @@ class WorkedEquation:
     def __init__(self, text: str, names: Mapping[str, np.ndarray]):
         if len(text) > MAX_LENGTH:
             raise SettingError(f"The equation has {len(text)} characters; at most {MAX_LENGTH} are supported.")
-        self.names = names
-        self.tokens = _split_tokens(text)
+        if rest := TOKEN.sub("", text).strip():
+            raise SettingError(f"Unexpected {rest[:20]!r} in the equation {text[:80]!r}.")
+        self.names, self.tokens = names, [match.group().strip() for match in TOKEN.finditer(text)]
+        # As Python: names by their position, W x as W ** x, which has the same precedence, and ±3 as a tuple.
+        words: list[str] = []
+        for i, token in enumerate(self.tokens):
+            if words and words[-1][0] == "_" and (token == "(" or token[0].isalpha()):
+                words.append("**")
+            is_name = token[0].isalpha() and token not in FUNCTIONS
+            words.append(f"_{i}" if is_name else f"({token[1:]},)" if token[0] == "±" else token)
+        try:
+            expression = ast.parse(" ".join(words), mode="eval").body
+        except SyntaxError:
+            raise SettingError(f"The equation {text[:80]!r} cannot be parsed.") from None
         with np.errstate(all="ignore"):
-            self.root = self._parse_sum(0)
+            self.root = self._evaluate(expression)
         self.value = self.root.value  # of all units
-        if self.tokens:
-            raise SettingError(f"Unexpected {self.tokens[0]!r} after the end of the equation {text[:80]!r}.")
 
     def lines(self, unit: int) -> list[str]:
         """Return the levels of `Node.write`: "sigmoid((1.7·1 + 0.9·0) + …)", "sigmoid(3.8 + …)", …, "0.984".
@@ -223,86 +235,44 @@ class WorkedEquation:
         """
         return list(dict.fromkeys(self.root.write(unit, level) for level in range(4)))
 
-    def _take(self, *tokens: str, required: bool = False) -> str | None:
-        if self.tokens and self.tokens[0] in tokens:
-            return self.tokens.pop(0)
-        if required:
-            raise SettingError(f"Missing {tokens[0]!r} in the equation.")
-        return None
+    def _evaluate(self, expression: ast.expr) -> Node:
+        match expression:
+            case ast.Constant(int() | float() as number):
+                return Node("number", (), np.array(float(number)))
+            case ast.Name(word):
+                return Node("name", (), self._get_array(word))
+            case ast.UnaryOp(ast.USub(), operand):
+                return _negate(self._evaluate(operand))
+            case ast.BinOp(ast.Name(word), ast.Pow(), operand):
+                return _apply(self.tokens[int(word[1:])], self._get_array(word), self._evaluate(operand))
+            case ast.BinOp(left, operator, right) if type(operator) in OPERATORS:
+                sign, first, second = OPERATORS[type(operator)], self._evaluate(left), self._evaluate(right)
+                if first.kind == "negative" and sign in "*/":  # of the whole term, so that −a·b needs no brackets
+                    return _negate(_combine(sign, first.parts[0], second))
+                return _combine(sign, first, second)
+            case ast.Call(ast.Name("clip"), [argument, ast.Tuple([ast.Constant(limit)])]):
+                first, limit = self._evaluate(argument), float(limit)  # type: ignore[arg-type]
+                return Node("clip", (first, Node("number", (), np.array(limit))), first.value.clip(-limit, limit))
+            case ast.Call(ast.Name("norm"), [argument]):
+                first = self._evaluate(argument)
+                squares = _sum_products(first.value.ravel(), first.value.ravel())
+                return Node("sqrt", (squares,), np.sqrt(squares.value))
+            case ast.Call(ast.Name(function), [argument]) if function in UNARY:
+                first = self._evaluate(argument)
+                return Node(function, (first,), UNARY[function](first.value))
+            case ast.Call(ast.Name("max" | "min" | "dot" | "outer" as function), [left, right]):
+                first, second = self._evaluate(left), self._evaluate(right)
+                if function == "dot":
+                    return _sum_products(first.value, second.value)
+                return _outer(first, second) if function == "outer" else _combine(function, first, second)
+        raise SettingError(f"Unexpected {' '.join(self.tokens)[:80]!r} in an equation.")
 
-    def _parse_sum(self, depth: int) -> Node:
-        node = self._parse_term(depth)
-        while sign := self._take("+", "-"):
-            node = _combine(sign, node, self._parse_term(depth))
-        return node
-
-    def _parse_term(self, depth: int) -> Node:
-        is_negative = self._take("-") is not None  # of the whole term, so that −a·b needs no brackets
-        node = self._parse_factor(depth)
-        while operator := self._take("*", "/"):
-            node = _combine(operator, node, self._parse_factor(depth))
-        return _negate(node) if is_negative else node
-
-    def _parse_factor(self, depth: int) -> Node:
-        if depth > MAX_DEPTH:
-            raise SettingError(f"The equation is nested more than {MAX_DEPTH} deep.")
-        if self._take("-"):
-            return _negate(self._parse_factor(depth + 1))
-        if self._take("("):
-            node = self._parse_sum(depth + 1)
-            self._take(")", required=True)
-            return node
-        if not self.tokens:
-            raise SettingError("Unexpected end of the equation.")
-        token = self.tokens.pop(0)
-        if token in FUNCTIONS:
-            return self._parse_call(token, depth + 1)
-        if token[0].isdigit():
-            return Node("number", (), np.array(float(token)))
-        if not token[0].isalpha():
-            raise SettingError(f"Unexpected {token!r} in the equation.")
-        if token not in self.names:
-            raise SettingError(f"Unknown name {token!r} in the equation.")
-        if self.tokens and (self.tokens[0] == "(" or self.tokens[0][0].isalpha()):
-            return _apply(token, self.names[token], self._parse_factor(depth + 1))
-        return Node("name", (), self.names[token])
-
-    def _parse_call(self, function: str, depth: int) -> Node:
-        self._take("(", required=True)
-        first = self._parse_sum(depth)
-        if function in UNARY:
-            node = Node(function, (first,), UNARY[function](first.value))
-        elif function == "norm":
-            squares = _sum_products(first.value.ravel(), first.value.ravel())
-            node = Node("sqrt", (squares,), np.sqrt(squares.value))
-        elif self._take(",", required=True) and function == "clip":
-            if not self.tokens or not self.tokens[0].startswith("±"):
-                raise SettingError("The second argument of clip must be a number such as ±3.")
-            limit = float(self.tokens.pop(0)[1:])
-            node = Node("clip", (first, Node("number", (), np.array(limit))), first.value.clip(-limit, limit))
-        else:
-            second = self._parse_sum(depth)
-            if function == "dot":
-                node = _sum_products(first.value, second.value)
-            else:
-                node = _outer(first, second) if function == "outer" else _combine(function, first, second)
-        self._take(")", required=True)
-        return node
-
-
-def _split_tokens(text: str) -> list[str]:
-    tokens: list[str] = []
-    end = 0
-    while text[end:].strip():
-        match = TOKEN.match(text, end)
-        if match is None:
-            raise SettingError(f"Unexpected {text[end : end + 20]!r} in the equation.")
-        token = match.group().strip()
-        if match.group() == "(" and tokens and tokens[-1][0].isalpha() and tokens[-1] not in FUNCTIONS:
-            raise SettingError(f"Unknown function {tokens[-1]!r} in the equation; a matrix has a space before '('.")
-        tokens.append(token)
-        end = match.end()
-    return tokens
+    def _get_array(self, word: str) -> np.ndarray:
+        """Return the array of a name, which stands as its position in the expression."""
+        name = self.tokens[int(word[1:])] if word[0] == "_" else word
+        if name not in self.names or name in FUNCTIONS:
+            raise SettingError(f"Unknown name {name!r} in the equation.")
+        return self.names[name]
 
 
 def _combine(operation: str, left: Node, right: Node) -> Node:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from relmo.analysis.core.show import Unit
 from relmo.errors import ModelError, SettingError
 from relmo.nn.recurrence import Cell, State, cell_class
 from relmo.nn.recurrence.bidirectional import BidirectionalStacks
@@ -104,6 +105,20 @@ class Stack:
     def like(self) -> Tensor:
         """One of the weights, as a reference for device and precision."""
         return self.layers[0].like
+
+    def check_unit(self, unit: Unit, states: Collection[str] = ()) -> Unit:
+        """Return a unit of one of these states (by default h and memories); raise if the network does not have it."""
+        if not 0 <= unit.layer < len(self.layers):
+            raise SettingError(f"Unknown layer {unit.layer}; the network has layers 0 to {len(self.layers) - 1}.")
+        cell = self.layers[unit.layer].cell
+        if unit.state not in (states := states or cell.unit_states):
+            raise SettingError(f"Unknown state {unit.state!r}; the layers of this network have {', '.join(states)}.")
+        if not 0 <= unit.number < cell.sizes[unit.state]:
+            names = f"units 0 to {cell.sizes[unit.state] - 1}"
+            raise SettingError(f"Unknown unit {unit}; {unit.state} of layer {unit.layer} has {names}.")
+        if unit.direction == "backward" and self.directions == 1:
+            raise SettingError(f"Unknown unit {unit}; only the forward direction is read.")
+        return unit
 
     def input_gates(self, x: Tensor) -> Tensor:
         """Return the part of the first layer's gates that depends on the input alone: (D, …, I) -> (D, …, G)."""

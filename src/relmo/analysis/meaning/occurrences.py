@@ -17,14 +17,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from math import isfinite
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
 import numpy as np
-import torch
 
 from relmo.analysis.core.show import Report, Table, format_number
 from relmo.disk.files import check_file, check_regular, fingerprint, read_sealed, seal
@@ -32,7 +30,6 @@ from relmo.disk.outputs import new_folder
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
-from relmo.nn.pooling import ScalarMix
 from relmo.store.folder import write_json
 from relmo.store.references import absolute_source, bilm_digest
 from relmo.tasks.task import Task
@@ -60,36 +57,10 @@ def normalize(rows: np.ndarray) -> np.ndarray:
 
 
 class Nearest(NamedTuple):
-    """Nearest rows of each query, nearest first; missing entries have index -1 and cosine -inf."""
+    """Indices of the nearest words of a corpus, nearest first, and their cosines."""
 
-    places: np.ndarray  # (Q, k)
-    cosines: np.ndarray  # (Q, k)
-
-
-class Search:
-    """Running top-k search for queries (Q, D) over rows that are added in batches."""
-
-    def __init__(self, queries: np.ndarray, k: int):
-        self.queries = normalize(queries)
-        self.k = k
-        self.num_rows = 0
-        self.places = np.full((len(queries), k), -1, dtype=np.int64)
-        self.cosines = np.full((len(queries), k), -np.inf, dtype=np.float32)
-
-    def add(self, rows: np.ndarray, banned: np.ndarray | None = None) -> np.ndarray:
-        """Add rows (n, D), of which those `banned` (Q, n) are no neighbours, and return all cosines (Q, n)."""
-        k, n = self.k, len(rows)
-        all_cosines = self.queries @ normalize(rows).T
-        allowed = all_cosines if banned is None else np.where(banned, -np.inf, all_cosines)
-        for query, cosines in enumerate(allowed):
-            least = np.partition(cosines, n - k)[n - k] if n > k else -np.inf
-            new = np.flatnonzero((cosines >= least) & (cosines > self.cosines[query, -1]))
-            merged = np.concatenate([self.cosines[query], cosines[new]])
-            best = np.argsort(-merged, kind="stable")[:k]  # stable: earlier rows win ties
-            self.places[query] = np.concatenate([self.places[query], self.num_rows + new])[best]
-            self.cosines[query] = merged[best]
-        self.num_rows += n
-        return all_cosines
+    places: np.ndarray
+    cosines: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -213,19 +184,15 @@ class OccurrenceIndex:
             num_candidates = min(CANDIDATES * k + len(banned), len(self))
             _, candidates = inverted.search(normalize(vector[None]), num_candidates)
             among = np.sort(candidates[0][candidates[0] >= 0]).astype(np.int64)
-        if among is not None and not len(among):
-            return Nearest(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32))
-        search = Search(vector[None], k)
-        total = len(self) if among is None else len(among)
-        for begin in range(0, total, BATCH_ROWS):
+        among = np.arange(len(self)) if among is None else among
+        query, cosines = normalize(vector[None]), np.zeros(len(among), dtype=np.float32)
+        for begin in range(0, len(among), BATCH_ROWS):
             batch = slice(begin, begin + BATCH_ROWS)
-            places = np.arange(begin, min(begin + BATCH_ROWS, total)) if among is None else among[batch]
-            rows = self.vectors(layer, batch if among is None else places)
-            search.add(rows, np.isin(places, banned)[None] if len(banned) else None)
-        places, cosines = search.places[0], search.cosines[0]
-        if among is not None:
-            places = np.where(places >= 0, among[np.maximum(places, 0)], -1)
-        return Nearest(places, cosines)
+            cosines[batch] = (query @ normalize(self.vectors(layer, among[batch])).T)[0]
+        is_allowed = ~np.isin(among, banned)
+        among, cosines = among[is_allowed], cosines[is_allowed]
+        best = np.argsort(-cosines, kind="stable")[:k]  # stable: earlier words win ties
+        return Nearest(among[best], cosines[best])
 
     def _map_layer(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
         shape, dtype = (len(self), int(self.metadata["size"])), self.metadata["dtype"]
@@ -435,7 +402,7 @@ def meaning(
     for layer, vector in enumerate(model.embed([words])[0][:, position]):  # (D,)
         nearest = index.nearest(vector, layer=layer, k=k, among=same if same_word else None, without=excluded)
         pairs = zip(nearest.places.tolist(), nearest.cosines.tolist(), strict=True)
-        layers.append([Occurrence(*index.sentence(i), i, cosine) for i, cosine in pairs if i >= 0 and isfinite(cosine)])
+        layers.append([Occurrence(*index.sentence(i), i, cosine) for i, cosine in pairs])
     static = None
     if vectors is not None:
         static = vectors.most_similar(words[position], topn=k) if words[position] in vectors else []
@@ -443,7 +410,7 @@ def meaning(
 
 
 class Mix(NamedTuple):
-    """A scalar mix learned by a task: its module name, the layer weights (which sum to one), and gamma."""
+    """A scalar mix learned by a task: its place, the layer weights (which sum to one), and gamma."""
 
     name: str
     shares: list[float]
@@ -452,11 +419,7 @@ class Mix(NamedTuple):
 
 def mix_weights(task: Task[Any, Any]) -> list[Mix]:
     """Return every scalar mix of a trained task's network; an empty list if it uses no ELMo."""
-    return [
-        Mix(name, torch.softmax(module.weights.detach(), dim=0).tolist(), float(module.gamma.detach()))
-        for name, module in task.network.named_modules()
-        if isinstance(module, ScalarMix)
-    ]
+    return [Mix(name, *mix.values()) for name, mix in task.network.inputs.mix_weights().items()]
 
 
 def mix_table(mixes: dict[str, list[Mix]]) -> Table:

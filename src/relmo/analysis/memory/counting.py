@@ -12,11 +12,11 @@ from relmo.analysis.core.show import Report, Table, format_number, save_figure, 
 from relmo.analysis.core.stack import build_stack
 from relmo.analysis.core.trace import trace
 from relmo.analysis.memory import counting_training as training
-from relmo.analysis.memory.counting_training import Attempt, CountingOptions, Language, get_language
+from relmo.analysis.memory.counting_training import Attempt, Language, get_language
 from relmo.analysis.memory.gradients import check_cell
-from relmo.errors import SettingError
 from relmo.models.lm import LanguageModel
 from relmo.settings.fields import Progress
+from relmo.settings.options import CountingOptions
 
 NUM_COUNTED_SIZES = 12  # sizes of words up to the limit in which counters are searched
 
@@ -65,7 +65,8 @@ def counting(
 ) -> Counting:
     """Train networks of a cell on a language (anbn, anbncn, dyck-1 to dyck-4) and test the best of them."""
     options = options or CountingOptions()
-    check(cell, options)
+    options.check()
+    check_cell(cell)
     formal_language = get_language(language)
     model, attempts = training.train_best(formal_language, cell, options, progress)
     return judge(model, formal_language, options, attempts)
@@ -76,27 +77,11 @@ def counting_each(
 ) -> list[Counting]:
     """Train and test one network per seed."""
     callbacks = split_progress(progress, [1.0] * options.seeds)
-    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    seeds = range(options.seed, options.seed + options.seeds)
     return [
-        counting(language, cell, replace(options, seeds=1, first_seed=seed), progress=callback)
+        counting(language, cell, replace(options, seeds=1, seed=seed), progress=callback)
         for seed, callback in zip(seeds, callbacks, strict=True)
     ]
-
-
-def check(cell: str, options: CountingOptions) -> None:
-    """Check the cell and the options."""
-    check_cell(cell)
-    for name in ("hidden", "steps", "batch", "seeds", "strings"):
-        if getattr(options, name) < 1:
-            raise SettingError(f"{name} must be 1 or more, not {getattr(options, name)}.")
-    if options.limit < 4 or options.largest < options.limit:
-        raise SettingError(f"limit must be 4 to tested ({options.largest}), not {options.limit}.")
-    if not 0 < options.threshold < 1:
-        raise SettingError(f"threshold must be between 0 and 1, not {options.threshold:g}.")
-    if options.lr <= 0 or options.clip <= 0:
-        raise SettingError(f"lr and clip must be positive, not {options.lr:g} and {options.clip:g}.")
-    if not 0 <= options.growth <= 1:
-        raise SettingError(f"growth must be between 0 and 1, not {options.growth:g}.")
 
 
 def judge(

@@ -21,6 +21,7 @@ from relmo.errors import SettingError
 from relmo.models.lm import LanguageModel
 from relmo.settings.fields import Progress
 from relmo.settings.lm import TextSettings
+from relmo.settings.options import CountingOptions
 from relmo.text.vocabulary import SPECIALS, Vocabulary
 from relmo.training.optimizer import clip_factor, gradient_norm
 
@@ -29,6 +30,7 @@ MEAN_RUN = 1 / 3  # mean number of a's in training words, as a share of the limi
 NUM_DYCK_WORDS = 400  # in training
 END_PROBABILITY = 0.2  # of a balanced word, wherever it could end
 NUM_MIXED_WORDS = 2  # per depth, beside the purely nested one
+MAX_GRADIENT_NORM = 1.0
 MAX_BATCH_SYMBOLS = 1 << 15  # when words are judged
 VALIDATION_INTERVAL = 250  # steps
 NUM_VALIDATION_SIZES = 8  # up to the limit
@@ -207,29 +209,6 @@ def get_language(name: str) -> Language:
     raise SettingError(f"Unknown language {name!r}; expected anbn, anbncn, or dyck-1 to dyck-{len(BRACKETS)}.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class CountingOptions:
-    """Options of training and testing."""
-
-    limit: int = 50  # largest n in training
-    tested: int | None = None  # largest n in testing; default four times the limit
-    hidden: int = 10  # units
-    steps: int = 3000  # of training, per seed
-    batch: int = 32
-    lr: float = 0.03
-    clip: float = 1.0
-    growth: float = 0.05  # of the recurrent weights per step, relative to the learning rate; see `train`
-    seeds: int = 3  # number of networks; training stops after the first one without validation errors
-    first_seed: int = 0
-    threshold: float = 0.01  # minimum probability of every symbol of an accepted word
-    strings: int = 1000  # number of random words for the balanced accuracy
-
-    @property
-    def largest(self) -> int:
-        """Largest n in testing."""
-        return 4 * self.limit if self.tested is None else self.tested
-
-
 @dataclass(frozen=True)
 class Attempt:
     """Trained network at its best checkpoint."""
@@ -259,7 +238,7 @@ def train_best(
 ) -> tuple[LanguageModel, list[Attempt]]:
     """Train one seed after the other until one has no validation errors; return the best network and all attempts."""
     trained: list[tuple[LanguageModel, Attempt]] = []
-    for seed, callback in enumerate(split_progress(progress, [1.0] * options.seeds), start=options.first_seed):
+    for seed, callback in enumerate(split_progress(progress, [1.0] * options.seeds), start=options.seed):
         trained.append(train(language, cell, options, seed, callback))
         if trained[-1][1].validation == 1.0:
             break
@@ -311,7 +290,7 @@ def train(
         loss = (nll * batch_weights).sum() / batch_weights.sum()
         optimizer.zero_grad()
         loss.backward()
-        factor = clip_factor(gradient_norm(parameters), options.clip)
+        factor = clip_factor(gradient_norm(parameters), MAX_GRADIENT_NORM)
         for parameter in parameters:
             if parameter.grad is not None:
                 parameter.grad *= factor

@@ -370,11 +370,10 @@ def ablate_together(
 
 def sample_units(model: SequenceModel, units: Sequence[Unit], generator: np.random.Generator) -> list[Unit]:
     """Draw as many units of the same states and layers, excluding `units` where the layer is large enough."""
-    layers, sample = Reader(model).stack.layers, []
+    stack, sample = Reader(model).stack, []
     for (state, layer), count in Counter((unit.state, unit.layer) for unit in units).items():
-        if not 0 <= layer < len(layers) or state not in layers[layer].cell.unit_states:
-            raise SettingError(f"unit {units[0]}: the network has no {state} of layer {layer}")
-        size = layers[layer].cell.sizes[state]
+        stack.check_unit(Unit(state, layer, 0))
+        size = stack.layers[layer].cell.sizes[state]
         pool = sorted(set(range(size)) - {u.number for u in units if (u.state, u.layer) == (state, layer)})
         if len(pool) < count:
             pool = list(range(size))

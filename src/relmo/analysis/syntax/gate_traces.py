@@ -88,7 +88,7 @@ def gate_traces(
     """Return the states and gates of a unit over the context before the compared forms, by condition. In a projected
     layer a unit of h has no gates, and a unit of c no h."""
     reader = Reader(model)
-    reader.check(unit)
+    reader.stack.check_unit(unit)
     layer = reader.stack.layers[unit.layer]
     units: dict[str, int] = {}
     for name in layer.cell.vectors:
@@ -153,7 +153,7 @@ def connections(model: SequenceModel, sources: Sequence[Unit], targets: Sequence
     if not sources or not targets:
         raise SettingError("give units that weights go out from, and units that they go to")
     for unit in (*sources, *targets):
-        reader.check(unit)
+        reader.stack.check_unit(unit)
     cell = reader.stack.layers[0].cell
     gates = tuple(cell.recurrent_matrices())
     if not gates:

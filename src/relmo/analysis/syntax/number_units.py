@@ -267,11 +267,6 @@ class NumberReport(Report):
     random: int  #: number of random units in it; 0 if every unit was ablated
     together: dict[str, Together] = field(default_factory=dict)
 
-    @property
-    def found(self) -> list[NumberUnit]:
-        """Deprecated alias of `units`."""
-        return self.units
-
     def of(self, reach: Reach, *, needed: bool | None = None) -> list[NumberUnit]:
         """Return the units of a reach; `needed` selects units that are needed, or that are not."""
         return [unit for unit in self.units if unit.reach == reach and needed in (None, unit.needed)]
@@ -447,7 +442,7 @@ def output_weights(model: SequenceModel, unit: Unit, forms: tuple[Sequence[str],
     """Return the weights from a unit to singular and plural words; None if the output layer does not read it."""
     reader = Reader(model)
     stack, softmax, vocabulary = reader.stack, model.softmax, model.vocabulary
-    reader.check(unit)
+    reader.stack.check_unit(unit)
     above = stack.layers[unit.layer + 1 :]
     is_residual = all(layer.adds_input for layer in above)
     if not isinstance(softmax, FullSoftmax) or vocabulary is None or not all(forms) or (above and not is_residual):

@@ -13,7 +13,7 @@ from relmo.analysis.core.ablate import collect_changes
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.effects import Interval, wilson
 from relmo.analysis.core.stack import Change, Changes, build_stack
-from relmo.errors import CorpusError, ModelError, SettingError
+from relmo.errors import CorpusError, ModelError
 from relmo.models.evaluate import full_precision
 from relmo.models.sequence_model import SequenceModel
 from relmo.nn.softmax import FullSoftmax
@@ -109,7 +109,7 @@ def score_ablated(
     if values is None:
         values = [[0.0] * len(units) for units in sets]
     for unit in {unit for units in sets for unit in units}:
-        reader.check(unit)
+        reader.stack.check_unit(unit)
     scores = np.zeros((len(sets), len(plan.known)))
     order = sorted(range(len(plan.readings)), key=lambda i: len(plan.readings[i]))
     batches = [order[begin : begin + BATCH_TEXTS] for begin in range(0, len(order), BATCH_TEXTS)]
@@ -139,19 +139,6 @@ class Reader:
         layers = (replace(x, cells=x.cells[:1], projections=x.projections[:1]) for x in stack.layers)
         self.stack = replace(stack, layers=list(layers))
         self.base = {key: Change(change.scale[:1], change.offset[:1]) for key, change in collect_changes(stack).items()}
-
-    def check(self, unit: Unit) -> None:
-        """Raise SettingError if the model has no such unit in the forward direction."""
-        layers = self.stack.layers
-        if unit.direction != "forward":
-            raise SettingError(f"unit {unit}: pairs are read forward; use a unit of the forward direction")
-        if not 0 <= unit.layer < len(layers):
-            raise SettingError(f"unit {unit}: the network has the layers 0 to {len(layers) - 1}")
-        layer = layers[unit.layer]
-        if unit.state not in layer.cell.unit_states:
-            raise SettingError(f"unit {unit}: a layer of this network has {' and '.join(layer.cell.unit_states)}")
-        if not 0 <= unit.number < layer.cell.sizes[unit.state]:
-            raise SettingError(f"unit {unit}: {unit.state} has the units 0 to {layer.cell.sizes[unit.state] - 1}")
 
     @torch.no_grad()
     def run_sets(

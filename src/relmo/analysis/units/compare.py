@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from relmo.analysis.core.causal import classify_symbols, list_units
 from relmo.analysis.core.effects import Interval, Z, pearson, standardize
@@ -20,7 +19,7 @@ from relmo.analysis.core.trace import trace
 from relmo.errors import CorpusError, SettingError
 from relmo.models.lm import LanguageModel
 from relmo.models.sequence_model import SequenceModel
-from relmo.networks.ngram import NGramLM, estimate_discounts
+from relmo.networks.ngram import NGramLM
 from relmo.settings.fields import Progress
 
 BLOCK = 200  # neighbouring symbols that count as one draw
@@ -80,12 +79,9 @@ class Losses(Report):
         reference, *baselines = self.models
         columns = ["symbols", "count", *self.models, *(f"{reference} - {model} (95%)" for model in baselines)]
         rows = []
-        for name, mask in self.classes.items():
-            row = [name, f"{int(mask.sum()):,}", *(format_number(self.mean(model, name)) for model in self.models)]
-            for model in baselines:
-                d = self.difference(reference, model, name)
-                row.append(f"{d.value:+.3f} ({d.low:+.3f} to {d.high:+.3f})")
-            rows.append(row)
+        for row in self.as_dict()["classes"]:
+            differences = ("{:+.3f} ({:+.3f} to {:+.3f})".format(*interval) for interval in row["difference"].values())
+            rows.append([row["class"], f"{row['symbols']:,}", *map(format_number, row["bits"].values()), *differences])
         return Table(columns, rows, "bits per symbol", [f"intervals over blocks of {BLOCK} symbols"])
 
     def plot(self, path: str | Path) -> None:
@@ -272,40 +268,10 @@ def ngram_like(
 ) -> LanguageModel:
     """Fit an n-gram model to a text in the ids (T,) of another model's vocabulary, such as its training text.
 
-    It is interpolated modified Kneser-Ney (Chen & Goodman 1999), without the n-grams of orders above `once_up_to` that
-    occur once. Their probability goes to the shorter context, and discounts are estimated before pruning."""
-    vocab_size = len(model.vocabulary)
-    network = NGramLM(vocab_size=vocab_size, order=order)
-    if not len(ids):
-        raise CorpusError("The text is empty.")
+    N-grams of orders above `once_up_to` that occur once are left out; see `NGramLM.fit`."""
     if len(ids) > MAX_SYMBOLS:
         raise CorpusError(f"The text has {len(ids):,} symbols; at most {MAX_SYMBOLS:,} are supported.")
-    starts = np.arange(len(ids))  # positions of the remaining (k-1)-grams
-    nodes = np.zeros(len(ids), dtype=np.int64)  # their indices in the table of order k - 1
-    num_contexts = 1
-    for k in with_progress(range(1, order + 1), progress):
-        within = starts + k - 1 < len(ids)
-        starts, nodes = starts[within], nodes[within]
-        key = nodes * vocab_size
-        key += ids[starts + k - 1]
-        keys, inverse, occurrences = np.unique(key, return_inverse=True, return_counts=True)
-        counts, parents = occurrences, keys // vocab_size
-        if k < order:  # the number of distinct symbols before each n-gram
-            has_previous = starts > 0
-            pairs = inverse[has_previous] * vocab_size
-            pairs += ids[starts[has_previous] - 1]
-            counts = np.bincount(np.unique(pairs) // vocab_size, minlength=len(keys))
-        retained = occurrences > 1 if k > once_up_to else np.ones(len(keys), dtype=bool)
-        discount = estimate_discounts(counts)[np.minimum(counts, 3)]
-        total = np.bincount(parents, weights=counts, minlength=num_contexts)
-        freed = np.bincount(parents, weights=np.where(retained, discount, counts), minlength=num_contexts)
-        gamma = np.divide(freed, total, out=np.ones(num_contexts), where=total > 0)  # goes to the order below
-        probability = ((counts - discount) / np.maximum(total, 1)[parents])[retained]
-        for name, array in (("keys", keys[retained]), ("probability", probability), ("gamma", gamma)):
-            setattr(network, f"{name}_{k}", torch.from_numpy(array if name == "keys" else array.astype(np.float32)))
-        num_contexts = int(np.count_nonzero(retained))
-        indices = np.cumsum(retained) - 1
-        alive = retained[inverse]
-        starts, nodes = starts[alive], indices[inverse[alive]]
+    options: dict[str, Any] = {"order": order, "once_up_to": once_up_to, "progress": progress}
+    network = NGramLM.fit(ids, vocab_size=len(model.vocabulary), **options)
     settings = replace(model.settings, model=replace(model.settings.model, cell="ngram", order=order))
     return LanguageModel(network, model.vocabulary, settings)

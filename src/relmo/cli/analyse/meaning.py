@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from relmo.cli.options import MODELS, PRINTING, Models, Overwrite, Positive, Printing
-from relmo.cli.terminal import print_json, print_tables, progress_bar
+from relmo.cli.terminal import progress_bar
 from relmo.errors import ModelError, SettingError, quote
 from relmo.settings.fields import FrozenSettings, PathName
 from relmo.settings.kinds import TASKS
@@ -97,10 +97,7 @@ def meaning(
                     raise ModelError(f"{name}: was trained without ELMo and has no layer weights")
             record["mix"] = {name: [mix._asdict() for mix in task_mixes] for name, task_mixes in mixes.items()}
             tables.append(mix_table(mixes))
-    if not output.json:
-        print_tables(*tables)
-    if output.json:
-        print_json(record)
+    output.show(record, *tables)
 
 
 def _build_index(corpus: CorpusOptions, model: Any, source: str | None, *, quiet: bool) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from relmo.cli.terminal import print_coloured, print_json, print_tables
 from relmo.errors import SettingError
 from relmo.registry import BASIC_CELLS
 from relmo.settings.fields import Dimension, FrozenSettings, PathName
+from relmo.settings.options import CountingOptions
 from relmo.settings.sections import CellName
 
 MAX_CHARACTERS = 200_000  # read from a text
@@ -255,37 +256,13 @@ def truncation(
     output.show({"models": [curve.as_dict() for curve in curves]}, library.truncation_table(curves))
 
 
-class TrainingOptions(FrozenSettings):
-    """Training and testing of networks."""
-
-    limit: int = 50
-    """The largest n in training."""
-    tested: int | None = None
-    """The largest n in testing; by default four times --limit."""
-    hidden: Dimension = 10
-    """The hidden size."""
-    steps: Annotated[int, Meta(ge=1, le=1_000_000)] = 3000
-    """The number of training steps of each network."""
-    seeds: Annotated[int, Meta(ge=1, le=1000)] = 3
-    """The maximum number of networks of each cell. Stops at the first without a mistake in validation."""
-    seed: Seed = 0
-    """The first random seed."""
-    lr: float = 0.03
-    """The learning rate."""
-    growth: float = 0.05
-    """Growth of the recurrent weights per step, relative to the learning rate. It saturates the gates, so that counting
-    stays exact far beyond the words of training."""
-    threshold: float = 0.01
-    """The minimum probability of a symbol in an accepted word."""
-
-
 def counting(
     language: str = "anbn",
     *,
     cells: str = ",".join(BASIC_CELLS),
     each: bool = False,
     save: Path | None = None,
-    training: Annotated[TrainingOptions, Parameter(name="*", group="Training")] = TrainingOptions(),
+    training: Annotated[CountingOptions, Parameter(name="*", group="Training")] = CountingOptions(),
     output: Output = OUTPUT,
 ) -> None:
     """Train small networks on the words of a formal language, and test whether they can count on longer words.
@@ -305,7 +282,8 @@ def counting(
     """
     from relmo.analysis.memory import counting as library
     from relmo.analysis.memory.counting import counting_table, draw_counting
-    from relmo.analysis.memory.counting_training import CountingOptions, get_language
+    from relmo.analysis.memory.counting_training import get_language
+    from relmo.analysis.memory.gradients import check_cell
     from relmo.disk.outputs import check_replaceable, new_folder
     from relmo.store.folder import MODEL_FILES
 
@@ -314,10 +292,9 @@ def counting(
     names = [cell.strip() for cell in cells.split(",") if cell.strip()]
     if not names:
         raise SettingError(f"--cells takes cells separated by commas, such as {','.join(BASIC_CELLS)}")
-    settings = dict(vars(training))
-    options = CountingOptions(first_seed=settings.pop("seed"), **settings)
+    training.check()
     for cell in names:
-        library.check(cell, options)
+        check_cell(cell)
     replacing: dict[str, Any] = {"overwrite": output.overwrite, "ours": MODEL_FILES}
     template = f"{language}-{{0}}-{{1}}" if each else f"{language}-{{0}}"  # of cell and seed
     if save is not None:
@@ -327,9 +304,9 @@ def counting(
     for cell in names:
         with output.progress(f"{language}, {cell}") as progress:
             if each:
-                networks += library.counting_each(language, cell, options, progress=progress)
+                networks += library.counting_each(language, cell, training, progress=progress)
             else:
-                networks.append(library.counting(language, cell, options, progress=progress))
+                networks.append(library.counting(language, cell, training, progress=progress))
     if save is not None:
         for network in networks:
             with new_folder(save / template.format(network.cell, network.tried[0].seed), **replacing) as folder:

@@ -52,22 +52,18 @@ def trace(
     from relmo.analysis.core import show
     from relmo.analysis.core import trace as library
     from relmo.analysis.core.features import read_document
+    from relmo.analysis.core.stack import build_stack
 
     output.check()
     if out is not None:
         check_out(out, library.ARRAY_FORMATS, overwrite=output.overwrite)
     loaded = output.load(model)
+    stack = build_stack(loaded.get_recurrent_network())
+    stack.check_unit(show.Unit(state, layer, unit, direction), stack.layers[0].cell.vectors)
     document = read_document(loaded, file, symbols=symbols or None)
     with output.notes(), output.progress("reading") as progress:
         traced = library.trace(loaded, document.texts, progress=progress)
     selected = traced.forward if direction == "forward" else traced.backward
-    if state not in selected.states:
-        raise SettingError(f"--state {state}: the model's cells have {', '.join(selected.states)}")
-    if layer not in selected.layers:
-        raise SettingError(f"--layer {layer}: the model has the layers 0 to {len(selected.layers) - 1}")
-    size = selected.states[state].shape[2]
-    if not 0 <= unit < size:
-        raise SettingError(f"--unit {unit}: {state} has the units 0 to {size - 1}")
     values = selected.unit(state, layer, unit)
     title = f"{state}{unit} of layer {layer}" + (f", {direction}" if traced.directions == 2 else "")
     output.write(lambda path: library.write_trace(traced, path), out)

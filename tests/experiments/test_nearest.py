@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from relmo.analysis.meaning.occurrences import Nearest, Search, normalize
+from experiments.neighbours import Search
+from relmo.analysis.meaning.occurrences import Nearest, normalize
 
 
 def nearest(
