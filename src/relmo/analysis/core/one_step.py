@@ -210,8 +210,8 @@ class WorkedEquation:
     def __init__(self, text: str, names: Mapping[str, np.ndarray]):
         if len(text) > MAX_LENGTH:
             raise SettingError(f"The equation has {len(text)} characters; at most {MAX_LENGTH} are supported.")
-        if rest := TOKEN.sub("", text).strip():
-            raise SettingError(f"Unexpected {rest[:20]!r} in the equation {text[:80]!r}.")
+        if remainder := TOKEN.sub("", text).strip():
+            raise SettingError(f"Unexpected {remainder[:20]!r} in the equation {text[:80]!r}.")
         self.names, self.tokens = names, [match.group().strip() for match in TOKEN.finditer(text)]
         # As Python: names by their position, W x as W ** x, which has the same precedence, and ±3 as a tuple.
         words: list[str] = []
