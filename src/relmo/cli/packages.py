@@ -14,7 +14,7 @@ MB = 1_000_000
 
 
 class Description(FrozenSettings):
-    """What a model's files do not say about it."""
+    """Facts about a model that its files do not contain."""
 
     text: str | None = None
     """The training text, in a few words, such as "12 million words of Danish news"."""
