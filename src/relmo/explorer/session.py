@@ -7,7 +7,6 @@ is an exported page. Long computations are in `work`, on a copy of the model, so
 import hashlib
 import re
 import threading
-import warnings
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
@@ -190,11 +189,6 @@ class Session:
     def set_text(self, title: str, text: str, language: Language | None = None) -> None:
         """Add the text that the page opens with."""
         self.texts.set_text(title, text, language)
-
-    def give(self, title: str, text: str, language: Language | None = None) -> None:
-        """Call `set_text`; deprecated name."""
-        warnings.warn("Session.give is deprecated; use set_text.", DeprecationWarning, stacklevel=2)
-        self.set_text(title, text, language)
 
     def add(self, text: str, language: str | None = None) -> Answer:
         """Add a text of the user; the answer has the name by which to request it."""

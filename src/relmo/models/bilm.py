@@ -436,8 +436,6 @@ class BiLM(SequenceModel):
             )
         return self.vocabulary
 
-    output_words = get_output_vocabulary  # deprecated
-
 
 def bilm_text(
     words: np.ndarray,

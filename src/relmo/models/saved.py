@@ -176,8 +176,6 @@ class SavedModel:
             raise SettingError(f"unknown tokenizer {quote(tokenizer)}; choose words or whitespace")
         return self.with_text(tokenizer=tokenizer)
 
-    splitting = with_tokenizer  # deprecated
-
     def with_text(self, **options: Any) -> Self:
         """Return a copy that reads files with other text settings than in training, such as `column` or `errors`."""
         text: Any = self.settings.text

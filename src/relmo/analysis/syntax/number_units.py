@@ -267,11 +267,6 @@ class NumberReport(Report):
     random: int  #: number of random units in it; 0 if every unit was ablated
     together: dict[str, Together] = field(default_factory=dict)
 
-    @property
-    def found(self) -> list[NumberUnit]:
-        """Deprecated alias of `units`."""
-        return self.units
-
     def of(self, reach: Reach, *, needed: bool | None = None) -> list[NumberUnit]:
         """Return the units of a reach; `needed` selects units that are needed, or that are not."""
         return [unit for unit in self.units if unit.reach == reach and needed in (None, unit.needed)]
