@@ -90,7 +90,6 @@ class PassageReader(PairTask[TokenizedQuestion, FoundAnswer]):
     column_names = (PASSAGE, QUESTION)
     example_type = TokenizedQuestion
     prediction_unit = "answer ends"
-    example_command = 'echo "Who founded the town?" | relmo predict {name} --passage town.txt --best 3'
     settings: ReaderSettings
     best: int = 1  # number of spans to return for a question
     passage: Tokenized | None = None  # passage of all questions, if there is only one (`with_passage`)
