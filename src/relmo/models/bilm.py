@@ -295,7 +295,7 @@ class BiLM(SequenceModel):
     def open_file(self, file: str | Path, folder: Path) -> FileParts:
         vocabulary = self.get_output_vocabulary()
         lexicon, sentences = encode_sentence_file(str(file), self.settings.text, vocabulary, folder)
-        text = bilm_text(sentences.words, lexicon, vocabulary, self.settings.model, self.device)
+        text = bilm_text(sentences.ids, lexicon, vocabulary, self.settings.model, self.device)
         readings = [SentenceReading(self, text, lexicon, direction) for direction in range(2)]
         compute_nll = partial(bilm_nll, self.network, text)
         return readings, compute_nll, partial(BiScore, sentences.predictions, sentences.unknown)
