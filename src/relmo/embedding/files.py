@@ -56,7 +56,6 @@ OnProgress = Callable[["EmbedProgress"], object]
 COMMIT_SECONDS, COMMIT_BYTES = 2.0, 256 << 20  # lost in a crash, besides the current window
 MAX_LINE_BYTES = 1 << 26  # of lines.jsonl
 CHECKSUM_BYTES = 1 << 20  # read at a time
-MAX_BUFFERED_BYTES = 64 << 20  # files up to this size are read once
 
 
 class Sentence(NamedTuple):
@@ -132,15 +131,9 @@ def embed_file(
     folder = PartialFolder(out, model, options, make_note(model, options, pooling, dtype))
 
     read = partial(read_texts, source, columns=columns, split=split, errors=errors)
-    texts, total = read(), None
     # A file is read to its end first, so that errors are found before anything is embedded.
-    if Path(source).is_file() and Path(source).stat().st_size <= MAX_BUFFERED_BYTES:
-        buffered = list(texts)
-        texts, total = iter(buffered), len(buffered)
-    elif Path(source).is_file():
-        total = sum(1 for _ in texts)
-        texts = read()
-    return folder.fill(texts, source, resume=resume, overwrite=overwrite, total=total, watch=watch)
+    total = sum(1 for _ in read()) if Path(source).is_file() else None
+    return folder.fill(read(), source, resume=resume, overwrite=overwrite, total=total, watch=watch)
 
 
 def make_note(model: "BiLM", options: EmbedOptions, pooling: Pooling | None, dtype: str) -> dict[str, Any]:

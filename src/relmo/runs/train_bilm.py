@@ -22,7 +22,7 @@ from relmo.networks.bilm import BiLMNetwork, DistilledBiLM
 from relmo.runs.folder import CHECKPOINT, ENCODED, Files, RunArguments, TrainingRun, check_note, encode_once, open_run
 from relmo.runs.run import BestScore, finish, run_training, save_best
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
-from relmo.settings.fields import parse_filters
+from relmo.settings.fields import inherit, parse_filters
 from relmo.store.folder import named_tensors
 from relmo.text.encode import Corpus, encode_sentence_corpus
 from relmo.text.vocabulary import SentenceVocabulary
@@ -63,7 +63,7 @@ def train_bilm(
         if corpus.valid is not None:  # shares the spellings of the lexicon
             reading: dict[str, Any] = {"spellings": text.spellings, "margin": text.margin, "device": device}
             valid_text = BiText(corpus.valid.ids, corpus.vocabulary, **reading)
-            validation = BestScore(partial(_evaluate, network, valid_text, corpus.valid.unknown))
+            validation = BestScore(model, partial(_evaluate, valid_text, corpus.valid.unknown))
         softmax = set() if network.softmax is None else {id(parameter) for parameter in network.softmax.parameters()}
         body = [parameter for parameter in network.parameters() if id(parameter) not in softmax]
         frozen = (lambda epoch: body if epoch < settings.train.softmax_first else []) if has_new_softmax else None
@@ -71,7 +71,7 @@ def train_bilm(
         run.reporter.on_plan(make_plan(trainer, corpus.train.predictions, "words"))
         if run.dry_run:
             return {}
-        save = partial(save_best if validation is None else validation.save, model, run.out)
+        save = partial(save_best, model, run.out) if validation is None else partial(validation.save, run.out)
         run_training(trainer, run.out, save, run.reporter)
         results: dict[str, Any] = {
             "train_tokens": corpus.train.predictions,
@@ -80,18 +80,16 @@ def train_bilm(
         }
         with team.barrier():
             model = BiLM.from_pretrained(run.out, device=device.type)  # the best one; verifies the folder
-            if team.is_leader and corpus.valid is not None and validation is not None:
-                score = validation.best
-                if score is None:  # the best step was before the run was resumed
-                    score = _evaluate(model.network, valid_text, corpus.valid.unknown)
+            if team.is_leader and validation is not None:
+                score = validation.best or validation.evaluate(model)  # None if it was before the run was resumed
                 metrics = {k: value for k, value in score.summary().items() if k.endswith(("perplexity", "tokens"))}
                 results |= {f"valid_{key}": value for key, value in metrics.items()}
                 results["valid_unknown_rate"] = score.unknown / score.tokens
         return finish(run, model, results)
 
 
-def _evaluate(network: BiLMNetwork, text: BiText, unknown: int) -> BiScore:
-    return BiScore(text.steps, unknown, *bilm_nll(network, text, lanes=LANES[text.device.type]))
+def _evaluate(text: BiText, unknown: int, model: BiLM) -> BiScore:
+    return BiScore(text.steps, unknown, *bilm_nll(model.network, text, lanes=LANES[text.device.type]))
 
 
 def _has_new_vocabulary(settings: BiLMSettings) -> bool:
@@ -123,17 +121,8 @@ def _load_start(settings: BiLMSettings) -> tuple[BiLM, BiLMSettings]:
     start = load(source, kinds="bilm", device="cpu")
     if start.dictionaries is not None:
         raise SettingError(f"--init {source}: models of ELMoForManyLangs provide vectors and cannot be trained further")
-    default = BiLMModelSettings()
-    for name, value in vars(settings.model).items():
-        initial = getattr(start.settings.model, name)
-        if name == "filters":
-            matches = parse_filters(value) in (parse_filters(initial), parse_filters(default.filters))
-        else:
-            matches = value in (initial, getattr(default, name))
-        if name not in FREE_SETTINGS and not matches:
-            actual, expected = (" ".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in (value, initial))
-            problem = f"{name} is {actual}, but {expected} in --init {source}"
-            raise SettingError(f"{problem}, whose geometry is kept; omit {name}")
+    geometry = {name: value for name, value in vars(start.settings.model).items() if name not in FREE_SETTINGS}
+    model = inherit(settings.model, geometry, source)
     if start.settings.model.input == "word" and _has_new_vocabulary(settings):
         raise SettingError(
             f"--init {source} reads words by their number, so its vocabulary is kept; "
@@ -142,10 +131,9 @@ def _load_start(settings: BiLMSettings) -> tuple[BiLM, BiLMSettings]:
     text = start.settings.text
     tokenizer = text.tokenizer if settings.text.tokenizer == type(text)().tokenizer else settings.text.tokenizer
     lowercase = settings.text.lowercase or text.lowercase
-    free = {name: getattr(settings.model, name) for name in FREE_SETTINGS}
     settings = BiLMSettings(
         text=dataclasses.replace(settings.text, tokenizer=tokenizer, lowercase=lowercase),
-        model=dataclasses.replace(start.settings.model, **free),
+        model=model,
         train=settings.train,
     )
     settings.model.check()

@@ -47,12 +47,12 @@ def train_lm(files: Files, settings: LMSettings, out: str | Path, **arguments: U
         seed = settings.train.seed if settings.train.vary_unroll else None
         lanes = Lanes(corpus.train.ids, **sizes, seed=seed, rank=team.rank, world_size=team.world_size)
         model = LanguageModel(network, corpus.vocabulary, settings, device)
-        validation = None if corpus.valid is None else BestScore(partial(_evaluate, model, corpus.valid))
+        validation = None if corpus.valid is None else BestScore(model, partial(_evaluate, corpus.valid))
         trainer = Trainer(network, lanes, settings.train, validation, team=team)
         run.reporter.on_plan(make_plan(trainer, size, unit))
         if run.dry_run:
             return {}
-        save = partial(save_best if validation is None else validation.save, model, run.out)
+        save = partial(save_best, model, run.out) if validation is None else partial(validation.save, run.out)
         run_training(trainer, run.out, save, run.reporter)
         with team.barrier():
             model = LanguageModel.from_pretrained(run.out, device=device.type)  # the best one; verifies the folder
@@ -70,7 +70,7 @@ def load_corpus(run: TrainingRun) -> Corpus[Vocabulary]:
     return encode_once(run, Vocabulary, encode)[0]
 
 
-def _evaluate(model: LanguageModel, part: Stream) -> Score:
+def _evaluate(part: Stream, model: LanguageModel) -> Score:
     nll = total_nll(model.network, np.asarray(part.ids), lanes=LANES[model.device.type], device=model.device)
     return Score(part.predictions, part.characters, part.unknown, nll)
 
@@ -80,6 +80,6 @@ def _results(model: LanguageModel, corpus: Corpus, valid_score: Score | None) ->
     results: dict[str, Any] = {"train_symbols": corpus.train.predictions, "parameters": model.parameter_count()}
     for name, part, score in (("valid", corpus.valid, valid_score), ("test", corpus.test, None)):
         if part is not None:
-            summary = (score or _evaluate(model, part)).summary()
+            summary = (score or _evaluate(part, model)).summary()
             results |= {f"{name}_{key}": value for key, value in summary.items()}
     return results

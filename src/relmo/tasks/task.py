@@ -29,7 +29,7 @@ from relmo.tasks.results import Prediction
 from relmo.tasks.scores import TaskReport
 from relmo.text.corpus import Errors
 from relmo.text.readers.tables import TEXT
-from relmo.text.tokenize import Token, place_tokens, split_whitespace, tokenize
+from relmo.text.tokenize import SPLITTERS, Token, place_tokens
 from relmo.text.vocabulary import Vocabulary
 from relmo.training.batch import move_to_device
 
@@ -227,9 +227,7 @@ class Task(SavedModel, Generic[E, P]):
     def tokens(self, text: str, *, tokenized: bool = False) -> list[Token]:
         """Split raw text into words, or tokenized text at whitespace."""
         check_text(text)
-        if tokenized or self.settings.text.tokenizer == "whitespace":
-            return split_whitespace(text)
-        return tokenize(text)
+        return SPLITTERS["whitespace" if tokenized else self.settings.text.tokenizer](text)
 
     def split(self, sentence: str | Words, *, tokenized: bool = False) -> Tokenized:
         """Return the words of a sentence: a string is split, a list is used as is."""
