@@ -230,19 +230,9 @@ def _read_symbols(files: Sequence[str], settings: TextSettings, end: str) -> Ite
     """Yield the symbols of files by lines or pieces of long lines; characters are joined, one string per line."""
     chars, empty = settings.unit == "char", True
     line_end = [end] if settings.text_per == "line" else ["\n"]
-    fold: Callable[[str], str] = str.lower if settings.lowercase else str
-    tokenizer = TOKENIZERS[settings.tokenizer]
     for file in files:
-        refuse_table(file)
-        groups: Iterator[tuple[list[str], bool]]  # symbols, and whether a line end follows
-        if is_conllu(file):
-            sentences = read_conllu(file, errors=settings.errors)
-            groups = (([fold(" ".join(words))] if chars else [*map(fold, words)], True) for words in sentences)
-        else:
-            lines = ((fold(line.text), line.ended) for line in read_lines(file, errors=settings.errors))
-            groups = (([text.replace("\0", "\ufffd")] if chars else tokenizer(text), ended) for text, ended in lines)
         ended = True
-        for symbols, ended in groups:
+        for symbols, ended in _read_groups(file, settings, chars=chars):
             empty = empty and symbols in ([], [""], [end])
             yield symbols
             if ended:
@@ -256,16 +246,22 @@ def _read_symbols(files: Sequence[str], settings: TextSettings, end: str) -> Ite
 
 
 def read_sentence_words(file: str, settings: BiLMTextSettings) -> Iterator[list[str]]:
-    """Yield the words of each sentence that is not empty."""
+    """Return the words of each sentence that is not empty."""
+    return (words for words, _ in _read_groups(file, settings) if words)
+
+
+def _read_groups(
+    file: str, settings: TextSettings | BiLMTextSettings, *, chars: bool = False
+) -> Iterator[tuple[list[str], bool]]:
+    """Return the words of each line or sentence, or the characters as one string, and whether a line end follows."""
     refuse_table(file)
+    fold: Callable[[str], str] = str.lower if settings.lowercase else str
     if is_conllu(file):
-        for sentence in read_conllu(file, errors=settings.errors):
-            yield [word.lower() for word in sentence] if settings.lowercase else sentence
-        return
+        sentences = read_conllu(file, errors=settings.errors)
+        return (([fold(" ".join(words))] if chars else [*map(fold, words)], True) for words in sentences)
     tokenizer = TOKENIZERS[settings.tokenizer]
-    for line in read_lines(file, errors=settings.errors):
-        if words := tokenizer(line.text.lower() if settings.lowercase else line.text):
-            yield words
+    lines = ((fold(line.text), line.ended) for line in read_lines(file, errors=settings.errors))
+    return (([text.replace("\0", "\ufffd")] if chars else tokenizer(text), ended) for text, ended in lines)
 
 
 def _read_sentences(files: Sequence[str], settings: BiLMTextSettings) -> Iterator[list[str]]:
