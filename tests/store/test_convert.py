@@ -361,10 +361,10 @@ BAD_WEIGHTS: dict[str, tuple[Callable[[h5py.File], Any], str]] = {
         r"'char_embed' .*another file",
     ),
     "virtual": (virtual, r"'char_embed' .*another file"),
-    "NaN": (lambda f: f["char_embed"].__setitem__((3, 2), np.nan), r"'char_embed' has values that are not finite"),
+    "NaN": (lambda f: f["char_embed"].__setitem__((3, 2), np.nan), r"'/char_embed' has values that are not finite"),
     "float64 beyond float32": (
         replace("char_embed", data=np.full((261, 4), 1e300)),
-        r"'char_embed' has values that are not finite",
+        r"'/char_embed' has values that are not finite",
     ),
 }
 

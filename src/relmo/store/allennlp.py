@@ -9,8 +9,6 @@ relmo adds, and the gate of a highway layer multiplies the input, not the transf
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,15 +24,7 @@ from relmo.networks.bilm import BiLMNetwork, DictionaryEncoder, WordEncoder
 from relmo.nn.recurrence.elmo_lstm import FORGET_BIAS, ElmoLSTM
 from relmo.settings.bilm import BiLMSettings
 from relmo.store.folder import CONFIG
-from relmo.store.original import (
-    Dataset,
-    Section,
-    fill_network,
-    load_json,
-    make_unallocated,
-    parse_options,
-    read_optional_json,
-)
+from relmo.store.original import Section, load_json, make_unallocated, parse_options, read_optional_json
 from relmo.text.characters import CHARACTERS
 
 ARCHIVES, TENSORS = (".tar.gz", ".tgz"), (".th", ".pt", ".pth")
@@ -78,7 +68,6 @@ MANY_LANGS = Names(
     padding=0,
 )
 DIRECTIONS = ("forward", "backward")
-LSTM_BIAS = ".state_linearity.bias"
 
 
 class SavedElmo(NamedTuple):
@@ -129,7 +118,7 @@ def read_allennlp(source: str | Path, *, name: str | None = None, options: str |
             values, where = _infer_options(path, tensors), "its tensors and the published options"
         settings = parse_options(values, where)
         network = make_unallocated(settings.model, where)
-        files_by_tensor = {part.names[0]: path for part in layout(network, ALLENNLP)}
+        files_by_tensor = {part.name: path for part in layout(network, ALLENNLP)}
         network = read_network(network, ALLENNLP, tensors, files_by_tensor, where)
         elmo = f"{name}." if name else ""
         mixes = _read_small(stored, elmo, _MIX)
@@ -218,14 +207,34 @@ def _sections(value: Any, key: str, depth: int) -> Iterator[tuple[str, dict[str,
             yield from _sections(child, name, depth - 1)
 
 
-def layout(network: BiLMNetwork, names: Names) -> Iterator[Dataset]:
-    """Yield the tensors that a tool stores for this network; `read_network` changes the numbers of some."""
+class Part(NamedTuple):
+    """Stored tensor: its name and shape, and the tensors of the network that it fills, in the order of its rows.
 
-    def part(name: str, *views: Tensor, padding: int = 0) -> Dataset:
-        """Return a tensor whose rows, after those of the padding, are those of the views."""
-        bounds = [*accumulate(map(len, views), initial=padding)]
-        parts = [((slice(a, b),), view) for (a, b), view in zip(pairwise(bounds), views, strict=True)]
-        return Dataset((name,), (bounds[-1], *views[0].shape[1:]), parts)
+    The network's tensors are `signs` times the stored ones, without the `padding` rows; `forget` are the rows of a bias
+    that include the constant."""
+
+    name: str
+    shape: tuple[int, ...]
+    views: list[Tensor]
+    signs: tuple[int, ...] = (1,)
+    padding: int = 0
+    forget: slice | None = None
+
+    @torch.no_grad()
+    def fill(self, stored: Tensor) -> None:
+        """Copy a stored tensor, which has the shape of the part, to the network."""
+        rows = stored[self.padding :].split([len(view) for view in self.views])
+        for view, view_rows, sign in zip(self.views, rows, self.signs, strict=True):
+            view.copy_(sign * view_rows)
+        if self.forget is not None:
+            self.views[0][self.forget] -= FORGET_BIAS
+
+
+def layout(network: BiLMNetwork, names: Names) -> Iterator[Part]:
+    """Yield the tensors that a tool stores for this network."""
+
+    def part(name: str, *views: Tensor, signs: tuple[int, ...] = (1,), padding: int = 0) -> Part:
+        return Part(name, (padding + sum(map(len, views)), *views[0].shape[1:]), list(views), signs, padding)
 
     encoder = network.encoder
     assert not isinstance(encoder, WordEncoder)
@@ -237,18 +246,19 @@ def layout(network: BiLMNetwork, names: Names) -> Iterator[Dataset]:
         yield part(f"{names.convolution.format(i)}.bias", bias)
     for i, highway in enumerate(encoder.highways):
         name, transform, carry = names.highway.format(i), highway.transform, highway.carry
-        yield part(f"{name}.weight", transform.weight, carry.weight)  # type: ignore[arg-type,union-attr]
-        yield part(f"{name}.bias", transform.bias, carry.bias)  # type: ignore[arg-type,union-attr]
+        yield part(f"{name}.weight", transform.weight, carry.weight, signs=(1, -1))  # type: ignore[arg-type,union-attr]
+        yield part(f"{name}.bias", transform.bias, carry.bias, signs=(1, -1))  # type: ignore[arg-type,union-attr]
     if encoder.projection is not None:
         yield part(f"{names.projection}.weight", encoder.projection.weight)
         yield part(f"{names.projection}.bias", encoder.projection.bias)
     assert isinstance(network.lstm, ElmoLSTM)
     for depth, layer in enumerate(network.lstm.stack):
+        forget = slice(layer.hidden_size, 2 * layer.hidden_size)
         for d, direction in enumerate(DIRECTIONS):
             name = names.lstm.format(depth, d=direction)
             yield part(f"{name}.input_linearity.weight", layer.weight_ih[d])
             yield part(f"{name}.state_linearity.weight", layer.weight_hh[d])
-            yield part(f"{name}{LSTM_BIAS}", layer.bias[d])
+            yield part(f"{name}.state_linearity.bias", layer.bias[d])._replace(forget=forget)
             if layer.weight_hr is not None:
                 yield part(f"{name}.state_projection.weight", layer.weight_hr[d])
 
@@ -258,19 +268,15 @@ def read_network(
 ) -> BiLMNetwork:
     """Fill a network without memory; messages name the file of a tensor, `where`, and the sizes' source, `settings`."""
     for part in layout(network, names):
-        tensor = tensors.get(part.names[0])
+        tensor = tensors.get(part.name)
         if tensor is None or tensor.shape != part.shape:
             shape = "missing" if tensor is None else " x ".join(map(str, tensor.shape))
             expected = " x ".join(map(str, part.shape))
-            raise ModelError(f"{where[part.names[0]]}: '{part.names[0]}' is {shape}; by {settings} it is {expected}")
-
-    def read(part: Dataset) -> tuple[np.ndarray, str]:
-        (name,) = part.names
-        values = np.array(tensors[name].read(), dtype=np.float32)
-        if name.startswith(names.highway.partition("{")[0]):
-            values[len(values) // 2 :] *= -1
-        elif name.endswith(LSTM_BIAS):
-            values.reshape(4, -1)[1] -= FORGET_BIAS
-        return values, where[name]
-
-    return fill_network(network, partial(layout, names=names), read)
+            raise ModelError(f"{where[part.name]}: '{part.name}' is {shape}; by {settings} it is {expected}")
+    network = network.to_empty(device="cpu")
+    for part in layout(network, names):
+        values = np.array(tensors[part.name].read(), dtype=np.float32)
+        if not np.isfinite(values).all():
+            raise ModelError(f"{where[part.name]}: '{part.name}' has values that are not finite numbers")
+        part.fill(torch.from_numpy(values))
+    return network.eval()

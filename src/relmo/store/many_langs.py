@@ -84,7 +84,7 @@ def read_many_langs(folder: str | Path) -> tuple[BiLMSettings, BiLMNetwork, Dict
         raise ModelError(f"{folder / CHARACTERS}: has no {', '.join(dictionaries.missing())}")
     network = make_unallocated(settings.model, where, dictionary_sizes(dictionaries, word_dim))
     tensors = read_state_dict(folder / TOKENS) | read_state_dict(folder / ENCODER)
-    names = [part.names[0] for part in layout(network, MANY_LANGS)]
+    names = [part.name for part in layout(network, MANY_LANGS)]
     files = {name: str(folder / (ENCODER if name.startswith(DIRECTIONS) else TOKENS)) for name in names}
     return settings, read_network(network, MANY_LANGS, tensors, files, where), dictionaries
 

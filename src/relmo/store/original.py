@@ -8,7 +8,7 @@ before memory is allocated, and links out of the file are not followed. The form
 import io
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice, product
 from pathlib import Path
@@ -58,30 +58,20 @@ def read_original(original: Original) -> tuple[BiLMSettings, BiLMNetwork]:
     where = original.weights.name
     network = make_unallocated(settings.model, f"{where}: the options")
     with _open_hdf5(original.weights) as file:
-        sources = {dataset.names[0]: _find_dataset(file, dataset, where) for dataset in layout(network)}
-        needed = sum(source.size * 4 for source in sources.values())
-        stored = sum(source.id.get_storage_size() for source in sources.values())
+        sources = [_find_dataset(file, dataset, where) for dataset in layout(network)]
+        needed = sum(source.size * 4 for source in sources)
+        stored = sum(source.id.get_storage_size() for source in sources)
         if needed > stored * MAX_COMPRESSION_RATIO + SIZE_ALLOWANCE:
             raise ModelError(f"{where}: declares {needed:,} bytes of weights but stores {stored:,}; it is not a model")
-        return settings, fill_network(network, layout, lambda dataset: (sources[dataset.names[0]][()], where))
-
-
-def fill_network(
-    network: BiLMNetwork,
-    layout: Callable[[BiLMNetwork], Iterator["Dataset"]],
-    read: Callable[["Dataset"], tuple[Any, str]],
-) -> BiLMNetwork:
-    """Allocate a network and copy to it the numbers that `read` returns for each dataset, with the file's name."""
-    network = network.to_empty(device="cpu")
-    with torch.no_grad():
-        for dataset in layout(network):
-            numbers, where = read(dataset)
-            values = np.array(numbers, dtype=np.float32)
-            if not np.isfinite(values).all():
-                raise ModelError(f"{where}: '{dataset.names[0]}' has values that are not finite numbers")
-            for index, view in dataset.parts:
-                view.copy_(torch.from_numpy(values[index]))
-    return network.eval()
+        network = network.to_empty(device="cpu")
+        with torch.no_grad():
+            for dataset, source in zip(layout(network), sources, strict=True):
+                values = np.asarray(source[()], dtype=np.float32)
+                if not np.isfinite(values).all():
+                    raise ModelError(f"{where}: '{source.name}' has values that are not finite numbers")
+                for index, view in dataset.parts:
+                    view.copy_(torch.from_numpy(values[index]))
+    return settings, network.eval()
 
 
 def locate(source: PairOrPath) -> Original | None:

@@ -20,8 +20,7 @@ from relmo.errors import ModelError, describe_os_error
 from relmo.networks.bilm import BiLMNetwork
 from relmo.nn.softmax import FullSoftmax
 from relmo.settings.bilm import BiLMSettings
-from relmo.store.folder import SkipInit
-from relmo.store.original import OPTIONS, Dataset, fill_network, layout, load_json, make_unallocated, parse_options
+from relmo.store.original import OPTIONS, layout, load_json, make_unallocated, parse_options
 from relmo.text.vocabulary import SentenceVocabulary
 
 INDEX, LATEST, VOCABULARIES = ".index", "checkpoint", "vocab*.txt"
@@ -66,24 +65,24 @@ def read_checkpoint(source: str | Path) -> tuple[BiLMNetwork, BiLMSettings, Sent
     except (LookupError, TypeError, ValueError, OSError) as error:
         raise ModelError(f"{index}: is not the index of a checkpoint ({describe_os_error(error)})") from error
     network = make_unallocated(settings.model, f"{index}: the options")
-    vocabulary = None
-    if files := sorted(folder.glob(VOCABULARIES)):
-        vocabulary = SentenceVocabulary.load(files[0])
-        network.vocab_size = len(vocabulary)
-        with torch.device("meta"), SkipInit():
-            network.softmax = FullSoftmax(settings.model.projection, len(vocabulary))
-    for dataset in layout_with_softmax(network):
+    for dataset in layout(network):
         check(index, dataset.names, dataset.shape, entries)
-    network = fill_network(network, layout_with_softmax, lambda part: (read_tensor(index, entries, part), str(index)))
-    return network, settings, vocabulary
-
-
-def layout_with_softmax(network: BiLMNetwork) -> Iterator[Dataset]:
-    """Yield the datasets of a network and of its output layer, if it has one."""
-    yield from layout(network)
-    if network.softmax is not None:
-        for name, weight in zip(SOFTMAX, (network.softmax.weight, network.softmax.bias), strict=True):
-            yield Dataset((name,), tuple(weight.shape), [((), weight)])
+    network = network.to_empty(device="cpu")
+    with torch.no_grad():
+        for dataset in layout(network):
+            values = read_tensor(index, entries, dataset.names)
+            for part, view in dataset.parts:
+                view.copy_(torch.from_numpy(values[part]))
+        vocabulary = None
+        if files := sorted(folder.glob(VOCABULARIES)):
+            vocabulary = SentenceVocabulary.load(files[0])
+            size = settings.model.projection
+            for name, shape in zip(SOFTMAX, ((len(vocabulary), size), (len(vocabulary),)), strict=True):
+                check(index, (name,), shape, entries)
+            network.softmax, network.vocab_size = FullSoftmax(size, len(vocabulary)), len(vocabulary)
+            for name, weight in zip(SOFTMAX, (network.softmax.weight, network.softmax.bias), strict=True):
+                weight.copy_(torch.from_numpy(read_tensor(index, entries, (name,))))
+    return network.eval(), settings, vocabulary
 
 
 def find_latest(folder: Path) -> Path:
@@ -123,12 +122,16 @@ def find_shard(index: Path, shard: int) -> Path:
     return candidates[0] if candidates else index.with_suffix(f".data-{shard:05d}")
 
 
-def read_tensor(index: Path, entries: dict[str, Entry], dataset: Dataset) -> np.ndarray:
+def read_tensor(index: Path, entries: dict[str, Entry], names: tuple[str, ...]) -> np.ndarray:
     """Return the numbers of a tensor."""
-    entry = next(entries[name] for name in dataset.names if name in entries)
-    with find_shard(index, entry.shard).open("rb") as file:
+    entry = next(entries[name] for name in names if name in entries)
+    path = find_shard(index, entry.shard)
+    with path.open("rb") as file:
         file.seek(entry.offset)
-        return np.frombuffer(file.read(entry.size), dtype="<f4").reshape(entry.shape)
+        values = np.frombuffer(file.read(entry.size), dtype="<f4").reshape(entry.shape)
+    if not np.isfinite(values).all():
+        raise ModelError(f"{path}: {names[0]} has values that are not finite numbers")
+    return values.copy()
 
 
 def read_index(path: Path) -> Iterator[tuple[str, Entry]]:

@@ -24,7 +24,7 @@ from relmo.nn.kernels import cached, cpu, infer_gpu, lstm_cpu, lstm_step_triton
 from relmo.nn.kernels.lstm_step import Clips, Gates, Steps, Weights, lengths_of
 from relmo.nn.kernels.lstm_torch import ROWS as ROWS
 from relmo.nn.kernels.lstm_torch import TorchRecurrence, infer_rounded, infer_steps
-from relmo.nn.quantize import Precision
+from relmo.nn.quantize import PRECISIONS, Precision
 from relmo.nn.recurrence.base import State
 from relmo.nn.recurrence.lstm import LSTMCell
 from relmo.nn.recurrence.stack import unroll
@@ -192,8 +192,14 @@ class ElmoLSTM(nn.Module):
         gates (2, S, 4H) is the table; words (2, T, B) are the rows that each direction reads at each step. `precision`
         is that of the products, as `quantize` defines them. A row's bits do not depend on the other rows.
         """
+        if precision not in PRECISIONS:
+            raise ValueError(f"Unknown precision {precision!r}; choose one of {', '.join(PRECISIONS)}.")
+        if precision == "int8" and gates.is_cuda:
+            raise ValueError("int8 is for CPUs; use bfloat16 on a GPU.")
         steps, batch = words.shape[1:]
         sizes = [batch] * steps if sizes is None else list(sizes)
+        if len(sizes) != steps:
+            raise ValueError(f"sizes has {len(sizes)} steps, but there are {steps}")
         state = self.initial_state(batch) if state is None else state
         if self.fast and lstm_step_triton.available(gates):
             return self._infer_on_gpu(Gates(gates, words), state, sizes, precision)
