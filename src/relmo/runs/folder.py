@@ -227,7 +227,8 @@ def encode_once(
             corpus, values = encode(folder)
             with atomic(folder / LEXICON) as temporary:
                 vocabulary_type(corpus.lexicon).save(temporary)
-            parts = {name: (part.characters, part.unknown) for name, part in corpus.parts.items()}
+            streams = {name: part for name, part in vars(corpus).items() if isinstance(part, Stream)}
+            parts = {name: (part.characters, part.unknown) for name, part in streams.items()}
             digests = {name: fingerprint(folder / name) for name in (LEXICON, *(f"{name}.ids" for name in parts))}
             values |= {"vocab_size": len(corpus.vocabulary), "parts": parts, "files": digests}
             write_json(path, seal(values))

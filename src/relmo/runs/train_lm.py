@@ -63,11 +63,7 @@ def train_lm(files: Files, settings: LMSettings, out: str | Path, **arguments: U
 
 def load_corpus(run: TrainingRun) -> Corpus[Vocabulary]:
     """Return the encoded corpus of a language model, or of word vectors."""
-
-    def encode(folder: Path) -> tuple[Corpus[Vocabulary], dict[str, Any]]:
-        return encode_corpus(run.files, run.settings.text, folder), {}
-
-    return encode_once(run, Vocabulary, encode)[0]
+    return encode_once(run, Vocabulary, lambda folder: (encode_corpus(run.files, run.settings.text, folder), {}))[0]
 
 
 def _evaluate(part: Stream, model: LanguageModel) -> Score:

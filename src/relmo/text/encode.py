@@ -51,12 +51,6 @@ class Corpus(Generic[V]):
     valid: Stream | None = None
     test: Stream | None = None
 
-    @property
-    def parts(self) -> dict[str, Stream]:
-        """Parts that are not empty, by name."""
-        parts = {"train": self.train, "valid": self.valid, "test": self.test}
-        return {name: part for name, part in parts.items() if part is not None}
-
 
 class Numbering:
     """Numbering of symbols in order of appearance; 0 is the end of a text. Characters have their code points."""
