@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from relmo.errors import CorpusError, SettingError, VocabularyError
+from relmo.errors import CorpusError, SettingError
 from relmo.networks.ngram import NGramLM, estimate_discounts
 
 
@@ -208,15 +208,6 @@ def test_sizes_for_another_order_are_refused() -> None:
 def test_an_empty_text_is_refused() -> None:
     with pytest.raises(CorpusError, match="empty"):
         fit([], order=2)
-
-
-def test_ids_outside_the_vocabulary_are_refused(model: NGramLM) -> None:
-    with pytest.raises(VocabularyError, match="0 to 6"):
-        fit([0, VOCAB], order=2)
-    with pytest.raises(VocabularyError, match="id 6"):
-        nll(model, [0, VOCAB])
-    with pytest.raises(VocabularyError, match="id 6"):
-        after(model, [VOCAB])
 
 
 @pytest.mark.slow

@@ -5,17 +5,36 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.functional import dropout
 
 from relmo.nn.recurrence.highway_lstm import GATES, AlternatingLSTM, HighwayLSTMCell, run_layer
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 
 
+class SteppedLSTM(AlternatingLSTM):
+    """The definition: the cell, one step after the other, whose output is zero past the end."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        words = (torch.arange(x.shape[1]) < lengths.unsqueeze(1)).T.unsqueeze(2)  # (T, B, 1)
+        x = x.transpose(0, 1) * words
+        for depth, cell in enumerate(self.layers):
+            ones = x.new_ones(x.shape[1], self.output_size)
+            z = dropout(ones, self.dropout) if self.dropout else ones
+            (h, c), outputs = cell.initial_state(x.shape[1]), list(x)
+            for t in range(len(x))[:: -1 if depth % 2 else 1]:
+                new_h, (_, new_c) = cell.step(cell.project_input(x[t]), (h, c))
+                outputs[t] = h = new_h * words[t] * z
+                c = torch.where(words[t], new_c, c)
+            x = torch.stack(outputs)
+        return x.transpose(0, 1)
+
+
 def twins(layers: int, *, inputs: int = 3, hidden: int = 4, dropout: float = 0.0) -> tuple[AlternatingLSTM, ...]:
     """The same stack by its fast path and by its definition, with weights that hide nothing."""
     fast, slow = (
-        AlternatingLSTM(input_size=inputs, hidden=hidden, layers=layers, dropout=dropout, fast=each).double()
-        for each in (True, False)
+        make(input_size=inputs, hidden=hidden, layers=layers, dropout=dropout).double()
+        for make in (AlternatingLSTM, SteppedLSTM)
     )
     for parameter in fast.parameters():
         torch.nn.init.normal_(parameter, std=0.5)

@@ -135,9 +135,9 @@ def test_a_dry_run_tells_the_plan_and_leaves_nothing(corpus: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("section", "change", "says"),
     [
-        ("text", {"unit": "char"}, "unit must be word"),
+        ("text", {"unit": "char"}, "unit must be one of word"),
         ("text", {"test_fraction": 0.1}, "test_fraction"),
-        ("train", {"optimizer": "adamw"}, "sparse"),
+        ("train", {"optimizer": "adamw"}, "sgd, adagrad"),
         ("train", {"clip_norm": 1.0}, "clip_norm"),
         ("train", {"weight_decay": 0.1}, "weight_decay"),
         ("model", {"window": 0}, "window must be from 1"),

@@ -194,11 +194,12 @@ def make_corpora(folder: Path) -> None:
 def use_corpora(folder: Path) -> str:
     packed = [f"packed.txt.{suffix}" for suffix in ("gz", "xz", "zst")]
     files = [str(folder / name) for name in ("plain.txt", "words.conllu", *packed)]
-    out = folder / "out"
+    out, sentences = folder / "out", folder / "sentences"
     out.mkdir()
+    sentences.mkdir()
     chars = encode_corpus(files, TextSettings(), out)
     words = encode_corpus(files, TextSettings(unit="word", vocabulary=str(folder / "vocabulary.txt")), out)
-    both = encode_sentence_corpus(files, BiLMTextSettings(vocabulary=str(folder / "vocabulary.txt")), out)
+    both = encode_sentence_corpus(files, BiLMTextSettings(vocabulary=str(folder / "vocabulary.txt")), sentences)
     return digest(chars.vocabulary.symbols, words.train.ids, both.lexicon)
 
 

@@ -211,7 +211,7 @@ def test_a_trained_reader_answers_and_its_folder_gives_the_same_scores(trained: 
     with_impossible = model.evaluate(files[0]).values
     assert with_impossible["answerable_f1"] == pytest.approx(1.5 * with_impossible["f1"])
     assert sorted(path.name for path in trained.glob("*.txt")) == ["vocabulary.txt"]
-    assert "--passage" in (trained / "README.md").read_text()
+    assert "relmo predict" in (trained / "README.md").read_text()
 
 
 @pytest.mark.parametrize(("place", "tuned"), [("input", False), ("output", False), ("both", False), ("both", True)])

@@ -11,8 +11,8 @@ from relmo.settings.bilm import BiLMTextSettings
 from relmo.text import encode
 from relmo.text.encode import (
     BOUNDARY,
-    SentenceCorpus,
-    Sentences,
+    Corpus,
+    Stream,
     encode_sentence_corpus,
     encode_sentence_file,
     map_numbers,
@@ -22,15 +22,15 @@ from relmo.text.vocabulary import SentenceVocabulary
 TEXT = "the cat sat\n\nthe dog\n   \nthe cat ran and ran\nthe end\n"
 
 
-def encoded(tmp_path: Path, text: str = TEXT, **settings: object) -> SentenceCorpus:
+def encoded(tmp_path: Path, text: str = TEXT, **settings: object) -> Corpus[SentenceVocabulary]:
     (tmp_path / "text.txt").write_text(text, encoding="utf-8")
     chosen = BiLMTextSettings(**({"valid_fraction": 0.0} | settings))  # type: ignore[arg-type]
     return encode_sentence_corpus([str(tmp_path / "text.txt")], chosen, tmp_path)
 
 
-def decoded(part: Sentences | None, lexicon: list[str]) -> str:
+def decoded(part: Stream | None, lexicon: list[str]) -> str:
     assert part is not None
-    return " ".join("|" if number == BOUNDARY else lexicon[number] for number in part.words)
+    return " ".join("|" if number == BOUNDARY else lexicon[number] for number in part.ids)
 
 
 def test_every_word_has_a_number_and_boundaries_stand_around_every_sentence(tmp_path: Path) -> None:
@@ -122,12 +122,12 @@ def test_a_corpus_larger_than_what_is_held_at_a_time_gives_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = encoded(tmp_path, TEXT * 50, valid_fraction=0.1, min_count=2)
-    train, valid = np.array(whole.train.words), np.array(whole.valid and whole.valid.words)
+    train, valid = np.array(whole.train.ids), np.array(whole.valid and whole.valid.ids)
     monkeypatch.setattr(encode, "CHUNK", 7)
     pieces = encoded(tmp_path, TEXT * 50, valid_fraction=0.1, min_count=2)
     assert pieces.lexicon == whole.lexicon
-    assert np.array_equal(pieces.train.words, train)
-    assert np.array_equal(pieces.valid and pieces.valid.words, valid)
+    assert np.array_equal(pieces.train.ids, train)
+    assert np.array_equal(pieces.valid and pieces.valid.ids, valid)
     assert pieces.train.unknown == whole.train.unknown
 
 
@@ -142,5 +142,5 @@ def test_a_file_is_encoded_in_a_given_vocabulary(tmp_path: Path) -> None:
 
 def test_no_scratch_file_stays_beside_the_numbers(tmp_path: Path) -> None:
     corpus = encoded(tmp_path, valid_fraction=0.3)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["text.txt", "train.words", "valid.words"]
-    assert np.array_equal(map_numbers(tmp_path / "train.words", np.int32), corpus.train.words)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["text.txt", "train.ids", "valid.ids"]
+    assert np.array_equal(map_numbers(tmp_path / "train.ids", np.int32), corpus.train.ids)

@@ -1,6 +1,5 @@
 """`relmo info MODEL` and `relmo convert SRC DST`"""
 
-import shlex
 from pathlib import Path
 from typing import Any, Literal
 
@@ -8,7 +7,7 @@ from relmo.cli.options import Json, Overwrite
 from relmo.cli.terminal import json_line, print_json, print_table
 from relmo.errors import ModelError, SettingError, WrongKindError
 from relmo.settings.fields import PathName
-from relmo.settings.kinds import DEFAULT_EXAMPLE, EXAMPLES, KINDS
+from relmo.settings.kinds import KINDS, example_command
 
 COUNTS = {"train_symbols": "symbols", "train_tokens": "words", "train_words": "words", "train_examples": "examples"}
 TRAINING_SETTINGS = ("dropout", "tied", "softmax", "samples")  # not in files of other libraries
@@ -42,7 +41,7 @@ def info(model: PathName = "small", *, json: Json = False, quiet: bool = False) 
         print(f"It is {f'installed by {installed}' if installed.package else 'bundled with relmo'}.")
     if text := describe_text(facts["about"], results):
         print(f"It was trained on {text}.")
-    print(f"Try: {EXAMPLES.get(kind, DEFAULT_EXAMPLE).format(model=shlex.quote(model))}\n")
+    print(f"Try: {example_command(kind, model)}\n")
     print_table(["", ""], format_facts(facts), left=(0, 1))
 
 

@@ -18,7 +18,7 @@ from relmo.models.adapt import LineAdapter
 from relmo.models.evaluate import BiScore, bilm_nll, full_precision
 from relmo.models.saved import CardText, SavedFolder, describe_layers
 from relmo.models.sequence_model import FileParts, Reading, SequenceModel
-from relmo.models.surprisal import ReadLine, Rows, SurprisalTable, Texts, read_line, score_windows
+from relmo.models.surprisal import ReadLine, Rows, Texts, read_line, score_windows
 from relmo.networks.bilm import BiLMNetwork, DictionaryEncoder
 from relmo.nn import fork_safe_lock
 from relmo.nn.quantize import PRECISIONS, Precision
@@ -136,26 +136,16 @@ class BiLM(SequenceModel):
         """Name of the recurrent cell, with the options that change its equations."""
         return "LSTM" if isinstance(self.network.lstm, ElmoLSTM) else self.network.lstm.describe()
 
-    def _describe_layers(self) -> str:
-        model = self.settings.model
-        layers = f"{describe_layers(model.layers, model.hidden)} each way, projected to {model.projection}"
-        return layers if isinstance(self.network.lstm, ElmoLSTM) else f"{self.cell}, {layers}"
-
     def geometry(self) -> str:
         model = self.settings.model
+        cell = "" if isinstance(self.network.lstm, ElmoLSTM) else f"{self.cell}, "
+        layers = f"{describe_layers(model.layers, model.hidden)} each way, projected to {model.projection}"
         predicts = "" if self.vocabulary is None else f", predicts {len(self.vocabulary):,} words"
-        return f"reads words by their {INPUT_LABELS[model.input]}, {self._describe_layers()}{predicts}"
+        return f"reads words by their {INPUT_LABELS[model.input]}, {cell}{layers}{predicts}"
 
     def card_text(self, name: str) -> CardText:
-        model = self.settings.model
-        facts = [
-            f"- reads words by their {INPUT_LABELS[model.input]}",
-            f"- {self._describe_layers()}",
-            f"- parameters: {self.parameter_count():,}",
-        ]
-        facts += [] if self.vocabulary is None else [f"- predicts: {len(self.vocabulary):,} words"]
-        example = ["```", f"relmo embed text.txt --model {name} --out vectors.h5", "```"]
-        return CardText(f"A bidirectional {self.cell} language model (ELMo), made with relmo.", facts, example)
+        headline = f"A bidirectional {self.cell} language model (ELMo), made with relmo."
+        return super().card_text(name)._replace(headline=headline)
 
     def tokens(self, text: str) -> list[str]:
         """Split raw text into words."""
@@ -305,34 +295,10 @@ class BiLM(SequenceModel):
     def open_file(self, file: str | Path, folder: Path) -> FileParts:
         vocabulary = self.get_output_vocabulary()
         lexicon, sentences = encode_sentence_file(str(file), self.settings.text, vocabulary, folder)
-        text = bilm_text(sentences.words, lexicon, vocabulary, self.settings.model, self.device)
+        text = bilm_text(sentences.ids, lexicon, vocabulary, self.settings.model, self.device)
         readings = [SentenceReading(self, text, lexicon, direction) for direction in range(2)]
         compute_nll = partial(bilm_nll, self.network, text)
         return readings, compute_nll, partial(BiScore, sentences.predictions, sentences.unknown)
-
-    def surprisal(
-        self,
-        text: Texts,
-        *,
-        context: Literal["text", "sentence"] = "text",
-        direction: Literal["forward", "backward"] = "forward",
-        rows: Literal["words", "whitespace"] | None = None,
-        ends: bool = False,
-        adapt: float | None = None,
-        reset: Literal["never", "text", "sentence"] = "never",
-    ) -> SurprisalTable:
-        """Return one row per word: its position, its surprisal and preceding entropy in bits, whether it is unknown.
-
-        text        a string, whose lines are sentences; or a list of sentences, each a string or a list of words
-        context     "text": the state is carried from sentence to sentence; "sentence": each is read independently
-        direction   predict words from those before them ("forward") or after them ("backward")
-        rows        unit of a row: "words" of relmo's tokenizer, or "whitespace"; by default the model's tokenizer
-        ends        include rows for the ends (backwards, the beginnings) of sentences
-        adapt       learning rate with which a copy of the model is updated after each line
-        reset       restore the weights "never", at each "text" (after an empty line), or after each "sentence"
-        """
-        options = SurprisalOptions(context=context, direction=direction, rows=rows, ends=ends, adapt=adapt, reset=reset)
-        return SurprisalTable.from_text(self, text, options)
 
     def read_line(self, source: SourceText, options: SurprisalOptions, *, last: bool) -> ReadLine | None:
         """Convert a sentence for `score_lines`; return None for lines without words, which are skipped."""

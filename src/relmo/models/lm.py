@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +15,9 @@ from relmo.errors import ModelError, SettingError
 from relmo.models.adapt import LineAdapter
 from relmo.models.evaluate import Score, total_nll
 from relmo.models.generate import BeamOptions, BeamStep, SampleBatch, Sampling, Text, beam_search, step_batch
-from relmo.models.saved import CardText, SavedFolder, describe_layers
+from relmo.models.saved import SavedFolder, describe_layers
 from relmo.models.sequence_model import FileParts, Reading, SequenceModel
-from relmo.models.surprisal import ReadLine, Rows, SurprisalTable, Texts, read_line, score_windows
+from relmo.models.surprisal import ReadLine, Rows, Texts, read_line, score_windows
 from relmo.networks import make_language_model
 from relmo.networks.language_model import Encoder, NeuralLM, RecurrentLM
 from relmo.networks.ngram import NGramLM
@@ -76,13 +76,6 @@ class LanguageModel(SequenceModel):
         else:
             network = f"{model.cell}, {describe_layers(model.layers, model.hidden)}"
         return f"{network}, {len(self.vocabulary):,} {unit}"
-
-    def card_text(self, name: str) -> CardText:
-        return CardText(
-            f"A {self.settings.model.cell} language model over {self.settings.text.unit}s, made with relmo.",
-            [f"- vocabulary: {len(self.vocabulary):,} symbols", f"- parameters: {self.parameter_count():,}"],
-            ["```", f"relmo generate {name}", "```"],
-        )
 
     @property
     def encoder(self) -> Encoder:
@@ -161,30 +154,6 @@ class LanguageModel(SequenceModel):
         compute_nll = partial(total_nll, self.network, stream.ids, device=self.device)
         make_score = partial(Score, stream.predictions, stream.characters, stream.unknown)
         return [StreamReading(self, stream.ids)], compute_nll, make_score
-
-    def surprisal(
-        self,
-        text: Texts,
-        *,
-        context: Literal["text", "sentence"] = "text",
-        rows: Literal["words", "whitespace"] | None = None,
-        space: Literal["after", "before"] | None = None,
-        ends: bool = False,
-        adapt: float | None = None,
-        reset: Literal["never", "text", "sentence"] = "never",
-    ) -> SurprisalTable:
-        """Return one row per word: its position, its surprisal and preceding entropy in bits, whether it is unknown.
-
-        text      a string, whose lines are sentences; or a list of sentences, each a string or a list of words
-        context   "text": the state is carried from line to line; "sentence": each is read independently
-        rows      unit of a row: "words" of relmo's tokenizer, or "whitespace"; by default the model's tokenizer
-        space     for character models: a word includes the whitespace "after" it (default) or "before" it
-        ends      include rows for the ends of lines and texts
-        adapt     learning rate with which a copy of the model is updated after each line
-        reset     restore the weights "never", at each "text" (after an empty line), or after each "sentence"
-        """
-        options = SurprisalOptions(context=context, rows=rows, space=space, ends=ends, adapt=adapt, reset=reset)
-        return SurprisalTable.from_text(self, text, options)
 
     def read_line(self, source: SourceText, options: SurprisalOptions, *, last: bool) -> ReadLine:
         """Convert a line of a text for `score_lines`; the end of the text follows the last one."""

@@ -17,7 +17,7 @@ from relmo.disk.files import sha256
 from relmo.disk.outputs import atomic, new_folder
 from relmo.errors import ModelError, SettingError, one_line, quote
 from relmo.loading import is_foreign, load
-from relmo.settings.kinds import KINDS
+from relmo.settings.kinds import KINDS, example_command
 from relmo.store.folder import (
     CARD,
     CELLS,
@@ -249,7 +249,9 @@ class SavedModel:
 
     def card_text(self, name: str) -> CardText:
         """Return the text for the card of a model in a folder of this name."""
-        raise NotImplementedError
+        headline = f"A{KINDS[self.kind].called[1:]}, made with relmo."  # `called` is "a tagger", for example
+        facts = [f"- {self.geometry()}", f"- parameters: {self.parameter_count():,}"]
+        return CardText(headline, facts, ["```", example_command(self.kind, name), "```"])
 
     def card_results(self, results: dict[str, Any]) -> list[str]:
         """Return lines on its training and its scores."""

@@ -18,7 +18,7 @@ from relmo.errors import CorpusError, ModelError
 from relmo.models.adapt import Adaptation, LineAdapter
 from relmo.models.evaluate import Watch, full_precision
 from relmo.models.saved import SavedModel
-from relmo.models.surprisal import ReadLine, Rows, Texts, WordSurprisal, surprisal_rows
+from relmo.models.surprisal import ReadLine, Rows, SurprisalTable, Texts, WordSurprisal, surprisal_rows
 from relmo.nn.recurrence import State
 from relmo.nn.softmax import FullSoftmax
 from relmo.settings.fields import check_text
@@ -95,6 +95,34 @@ class SequenceModel(SavedModel):
         if isinstance(sentence, str):
             return len(self.tokens(sentence))
         return len(sentence) + (sum(map(len, sentence)) if self.unit == "char" else 0)
+
+    def surprisal(
+        self,
+        text: Texts,
+        *,
+        context: Literal["text", "sentence"] = "text",
+        direction: Literal["forward", "backward"] = "forward",
+        rows: Literal["words", "whitespace"] | None = None,
+        space: Literal["after", "before"] | None = None,
+        ends: bool = False,
+        adapt: float | None = None,
+        reset: Literal["never", "text", "sentence"] = "never",
+    ) -> SurprisalTable:
+        """Return one row per word: its position, its surprisal and preceding entropy in bits, whether it is unknown.
+
+        text        a string, whose lines are sentences; or a list of sentences, each a string or a list of words
+        context     "text": the state is carried from line to line; "sentence": each is read independently
+        direction   bidirectional models: predict words from those before them ("forward") or after them ("backward")
+        rows        unit of a row: "words" of relmo's tokenizer, or "whitespace"; by default the model's tokenizer
+        space       character models: a word includes the whitespace "after" it (default) or "before" it
+        ends        include rows for the ends (backwards, the beginnings) of lines and texts
+        adapt       learning rate with which a copy of the model is updated after each line
+        reset       restore the weights "never", at each "text" (after an empty line), or after each "sentence"
+        """
+        options = SurprisalOptions(
+            context=context, direction=direction, rows=rows, space=space, ends=ends, adapt=adapt, reset=reset
+        )
+        return SurprisalTable.from_text(self, text, options)
 
     def surprisal_rows(self, texts: Iterable[SourceText], options: SurprisalOptions) -> Iterator[WordSurprisal]:
         """Yield the rows of texts of any size, including ends."""

@@ -32,7 +32,7 @@ from relmo.settings.fields import check_sentences
 from relmo.settings.lm import TextSettings
 from relmo.settings.options import SurprisalOptions
 from relmo.text.sources import SourceText, fold_case, split_lines
-from relmo.text.tokenize import Token, place_tokens, split_whitespace, tokenize
+from relmo.text.tokenize import SPLITTERS, Token, place_tokens, split_whitespace
 from relmo.text.vocabulary import END, escape
 
 if TYPE_CHECKING:
@@ -248,9 +248,8 @@ def read_line(
         symbols = [word.lower() if lowercase else word for word in source.words]
         return ReadLine(source, words, symbols, np.arange(len(words)), ends or [END], is_open=not ends)
     folded, origins = fold_case(source.text) if lowercase else (source.text, np.arange(len(source.text) + 1))
-    splitters = {"words": tokenize, "whitespace": split_whitespace}
     if by_character:
-        words = splitters[options.rows or "words"](source.text) if source.words is None else place_tokens(source.words)
+        words = SPLITTERS[options.rows or "words"](source.text) if source.words is None else place_tokens(source.words)
         symbols = list(folded.replace("\0", "\ufffd"))
         if options.space == "before":  # the first word that has not ended
             owners = np.searchsorted([word.end for word in words], origins[:-1], side="right")
@@ -258,7 +257,7 @@ def read_line(
             owners = np.searchsorted([word.start for word in words], origins[:-1], side="right") - 1
         owners = np.clip(owners, 0, max(len(words) - 1, 0))
     else:
-        tokens = splitters[text.tokenizer](folded)
+        tokens = SPLITTERS[text.tokenizer](folded)
         symbols = [token.text for token in tokens]
         spans = [(int(origins[token.start]), int(origins[token.end - 1]) + 1) for token in tokens]  # before folding
         words = [Token(source.text[start:end], start, end) for start, end in spans]

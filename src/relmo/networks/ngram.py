@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relmo.errors import CorpusError, SettingError, VocabularyError
+from relmo.errors import CorpusError, SettingError
 from relmo.nn.recurrence import State
 from relmo.settings.fields import Progress
 
@@ -87,9 +87,6 @@ class NGramLM(nn.Module):
         model = cls(vocab_size=vocab_size, order=order)
         if not len(stream):
             raise CorpusError("the text is empty; an n-gram model needs at least one token")
-        low, high = int(stream.min()), int(stream.max())
-        if low < 0 or high >= vocab_size:
-            raise VocabularyError(f"the text has ids from {low} to {high}; the vocabulary has 0 to {vocab_size - 1}")
         if len(stream) * vocab_size >= 2**63:
             raise CorpusError(
                 f"{len(stream)} tokens of a vocabulary of {vocab_size} do not fit 64-bit keys; use less text"
@@ -131,7 +128,7 @@ class NGramLM(nn.Module):
 
     def nll(self, inputs: Tensor, targets: Tensor, state: State) -> tuple[Tensor, State]:
         """Return -ln p of `targets` (B, T), each given the input at its position and all before, and the new state."""
-        history = self._extend(state, inputs, targets)  # (B, order - 1 + T)
+        history = self._extend(state, inputs)  # (B, order - 1 + T)
         p = torch.full(targets.shape, 1 / self.vocab_size, dtype=torch.float64, device=targets.device)  # (B, T)
         for k, nodes in enumerate(self._contexts(history), start=1):
             table, context = self._table(k), nodes[:, self.order - 1 :]  # (B, T)
@@ -168,16 +165,9 @@ class NGramLM(nn.Module):
     def _table(self, k: int) -> NGramTable:
         return NGramTable(*(self.get_buffer(f"{name}_{k}") for name in NGramTable._fields))
 
-    def _extend(self, state: State, *ids: Tensor) -> Tensor:
-        """Append the first ids to the history, (B, order - 1 + T)."""
-        for tensor in ids:
-            # An id beyond the vocabulary would be read as a child of the next context.
-            if tensor.numel() and int(tensor.max()) >= self.vocab_size:
-                raise VocabularyError(
-                    f"id {int(tensor.max())} is not in the model's vocabulary of {self.vocab_size}; "
-                    "encode the text with the vocabulary the model was fitted with"
-                )
-        return torch.cat([state[0], ids[0]], dim=1)
+    def _extend(self, state: State, ids: Tensor) -> Tensor:
+        """Append ids (B, T) to the history, (B, order - 1 + T)."""
+        return torch.cat([state[0], ids], dim=1)
 
     def _contexts(self, history: Tensor) -> list[Tensor]:
         """Return, for k = 0 ... order - 1, the position of the k-gram that ends at each place of `history`, (B, S)."""

@@ -9,29 +9,31 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict, TypeVar
+from typing import Any, TypeAlias, TypedDict
 
+import numpy as np
 import torch
 
 from relmo.disk.files import check_file, fingerprint, read_sealed, seal
-from relmo.disk.outputs import folder_lock, remove, storage_errors, sweep, temporary_path
+from relmo.disk.outputs import atomic, folder_lock, remove, storage_errors, sweep, temporary_path
 from relmo.errors import ModelError, RelmoError, SettingError, StorageError, quote
 from relmo.runs.progress import Reporter
 from relmo.settings.fields import describe_value
 from relmo.settings.kinds import settings_class
 from relmo.store.folder import CONFIG, MODEL_FILES, pick_device, write_json
+from relmo.text.encode import BOUNDARY, Corpus, Stream, V, check_numbers, id_type, map_numbers
+from relmo.text.vocabulary import SentenceVocabulary
 from relmo.training.parallel import Team, get_local_device, join
 
 SCRATCH, RUN, ENCODED = "run", "run/run.json", "run/encoded.json"
-CHECKPOINT = "run/checkpoint.safetensors"
+CHECKPOINT, LEXICON = "run/checkpoint.safetensors", "lexicon.txt"
 RESTORE_RUN = "restore it from a copy, or start again in another folder"
 MIN_WORDS_OF_TEXT = 5  # a string with fewer words is taken for a path
 SUFFIX = re.compile(r"\.\w{1,8}$")
 Files: TypeAlias = str | Path | Iterable[str | Path]
-Encoded = TypeVar("Encoded")
 
 
 class RunArguments(TypedDict, total=False):
@@ -214,18 +216,24 @@ def remove_scratch(out: Path) -> None:
 
 
 def encode_once(
-    run: TrainingRun,
-    write: Callable[[Path], tuple[dict[str, Any], Sequence[str]]],
-    read: Callable[[Path, dict[str, Any]], Encoded],
-) -> Encoded:
-    """Let the leader `write` the corpus (facts and file names), unless a killed run has done so, and all `read` it."""
+    run: TrainingRun, vocabulary_type: type[V], encode: Callable[[Path], tuple[Corpus[V], dict[str, Any]]]
+) -> tuple[Corpus[V], dict[str, Any]]:
+    """Let the leader `encode` the corpus in a folder, unless a killed run has done so, and all read it; return it with
+    the further facts that `encode` returned."""
     path, folder, team = run.out / ENCODED, run.out / SCRATCH, run.team
+    is_stream = not issubclass(vocabulary_type, SentenceVocabulary)
     with team.barrier():
         if team.is_leader and not path.exists():
-            values, names = write(folder)
-            write_json(path, seal(values | {"files": {name: fingerprint(folder / name) for name in names}}))
+            corpus, values = encode(folder)
+            with atomic(folder / LEXICON) as temporary:
+                vocabulary_type(corpus.lexicon).save(temporary)
+            streams = {name: part for name, part in vars(corpus).items() if isinstance(part, Stream)}
+            parts = {name: (part.characters, part.unknown) for name, part in streams.items()}
+            digests = {name: fingerprint(folder / name) for name in (LEXICON, *(f"{name}.ids" for name in parts))}
+            values |= {"vocab_size": len(corpus.vocabulary), "parts": parts, "files": digests}
+            write_json(path, seal(values))
         elif team.is_leader:
-            with _check_note(path):
+            with check_note(path):
                 for name, expected in read_sealed(path, RESTORE_RUN)["files"].items():
                     check_file(folder / name, expected, RESTORE_RUN)
     with team.barrier():
@@ -235,12 +243,21 @@ def encode_once(
                 "machines of the run share"
             )
         note = read_sealed(path, RESTORE_RUN)
-        with _check_note(path):
-            return read(folder, note)
+        with check_note(path):
+            lexicon = vocabulary_type.load(folder / LEXICON).symbols
+            vocabulary = vocabulary_type(lexicon[: note["vocab_size"]])
+            if not vocabulary.index.keys() >= {*vocabulary.specials}:
+                raise ValueError("its vocab_size excludes the special symbols")
+            streams = {}
+            for name, (characters, unknown) in note["parts"].items():
+                ids = map_numbers(folder / f"{name}.ids", id_type(len(vocabulary)) if is_stream else np.int32)
+                check_numbers(folder / f"{name}.ids", ids, 0 if is_stream else BOUNDARY, len(lexicon) - 1)
+                streams[name] = Stream(ids, int(characters), int(unknown))
+            return Corpus(vocabulary, lexicon, **streams), note
 
 
 @contextmanager
-def _check_note(path: Path) -> Iterator[None]:
+def check_note(path: Path) -> Iterator[None]:
     """Report missing or invalid entries of a note; its checksum is correct, so it was forged."""
     try:
         yield

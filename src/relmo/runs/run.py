@@ -24,7 +24,7 @@ from relmo.errors import ModelError, RelmoError, optional_import
 from relmo.models.saved import SavedModel
 from relmo.runs.folder import CHECKPOINT, RESTORE_RUN, TrainingRun, remove_scratch
 from relmo.runs.progress import Reporter
-from relmo.store.folder import CONFIG, open_tensors, read_tensors, save_weights, write_tensors
+from relmo.store.folder import CONFIG, read_tensors, save_weights, write_tensors
 from relmo.training.loop import Step, Trainer
 from relmo.training.parallel import SINGLE_PROCESS, Team
 
@@ -164,12 +164,8 @@ def run_training(
     settings, team, checkpoint = trainer.settings, trainer.team, folder / CHECKPOINT
     if team.broadcast(checkpoint.exists()):
         with team.barrier():
-            with open_tensors(checkpoint) as file:  # shapes are compared before the numbers are read
-                problem = trainer.find_mismatch({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-            if problem is None:
-                tensors, values = read_tensors(checkpoint)
-                problem = trainer.find_problem(tensors, values)
-            if problem is not None:
+            tensors, values = read_tensors(checkpoint)
+            if problem := trainer.find_mismatch(tensors) or trainer.find_problem(tensors, values):
                 raise ModelError(f"{checkpoint}: does not belong to this run ({problem}); {RESTORE_RUN}")
             trainer.load_state(tensors, values)
         reporter.on_message(f"resuming from step {trainer.number} of {trainer.total}")
@@ -226,17 +222,18 @@ def run_training(
 class BestScore:
     """Validation function that keeps the score of the best weights, so that it is not computed again at the end."""
 
-    evaluate: Callable[[], Any]  # returns a `Score` or a `BiScore`
+    model: SavedModel
+    evaluate: Callable[[Any], Any]  # returns the `Score` or `BiScore` of a model
     last: Any = None
     best: Any = None
 
     def __call__(self, _: nn.Module) -> float:
-        self.last = self.evaluate()
+        self.last = self.evaluate(self.model)
         return float(self.last.nats)
 
-    def save(self, model: SavedModel, out: Path) -> None:
+    def save(self, out: Path) -> None:
         """Write the current weights, which have the last score."""
-        save_best(model, out)
+        save_best(self.model, out)
         self.best = self.last
 
 

@@ -10,23 +10,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
-import numpy as np
 import torch
 from torch import nn
 
 from relmo.config import build
-from relmo.disk.outputs import atomic
 from relmo.errors import SettingError
 from relmo.loading import load
 from relmo.models.bilm import BiLM, bilm_text
 from relmo.models.evaluate import BiScore, bilm_nll
 from relmo.networks.bilm import BiLMNetwork, DistilledBiLM
-from relmo.runs.folder import CHECKPOINT, ENCODED, Files, RunArguments, TrainingRun, encode_once, open_run
+from relmo.runs.folder import CHECKPOINT, ENCODED, Files, RunArguments, TrainingRun, check_note, encode_once, open_run
 from relmo.runs.run import BestScore, finish, run_training, save_best
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
-from relmo.settings.fields import parse_filters
+from relmo.settings.fields import inherit, parse_filters
 from relmo.store.folder import named_tensors
-from relmo.text.encode import SentenceCorpus, Sentences, check_sentences, encode_sentence_corpus, map_numbers
+from relmo.text.encode import Corpus, encode_sentence_corpus
 from relmo.text.vocabulary import SentenceVocabulary
 from relmo.training.batch import BiLanes, BiText
 from relmo.training.loop import Trainer, make_plan
@@ -34,8 +32,7 @@ from relmo.training.parallel import Team
 
 LANES = {"cpu": 32, "cuda": 256}  # of a validation; they affect its speed only
 FREE_SETTINGS = ("dropout", "state_dropout", "softmax", "samples")  # of the model; they may differ from those of init
-LEXICON = "lexicon.txt"
-EncodedSentences: TypeAlias = tuple[SentenceCorpus, BiLMSettings, bool]
+EncodedSentences: TypeAlias = tuple[Corpus[SentenceVocabulary], BiLMSettings, bool]
 
 
 def train_bilm(
@@ -55,7 +52,7 @@ def train_bilm(
         torch.manual_seed(settings.train.seed)
         network = _make_network(settings, corpus.vocabulary, start).to(device)
         model = BiLM(network, settings, corpus.vocabulary, device)
-        text = bilm_text(corpus.train.words, corpus.lexicon, corpus.vocabulary, settings.model, device)
+        text = bilm_text(corpus.train.ids, corpus.lexicon, corpus.vocabulary, settings.model, device)
         if text.spellings is not None and text.spellings.truncated:
             words, max_bytes = text.spellings.truncated, settings.model.max_characters - 2
             run.reporter.on_message(
@@ -65,8 +62,8 @@ def train_bilm(
         validation = None
         if corpus.valid is not None:  # shares the spellings of the lexicon
             reading: dict[str, Any] = {"spellings": text.spellings, "margin": text.margin, "device": device}
-            valid_text = BiText(corpus.valid.words, corpus.vocabulary, **reading)
-            validation = BestScore(partial(_evaluate, network, valid_text, corpus.valid.unknown))
+            valid_text = BiText(corpus.valid.ids, corpus.vocabulary, **reading)
+            validation = BestScore(model, partial(_evaluate, valid_text, corpus.valid.unknown))
         softmax = set() if network.softmax is None else {id(parameter) for parameter in network.softmax.parameters()}
         body = [parameter for parameter in network.parameters() if id(parameter) not in softmax]
         frozen = (lambda epoch: body if epoch < settings.train.softmax_first else []) if has_new_softmax else None
@@ -74,7 +71,7 @@ def train_bilm(
         run.reporter.on_plan(make_plan(trainer, corpus.train.predictions, "words"))
         if run.dry_run:
             return {}
-        save = partial(save_best if validation is None else validation.save, model, run.out)
+        save = partial(save_best, model, run.out) if validation is None else partial(validation.save, run.out)
         run_training(trainer, run.out, save, run.reporter)
         results: dict[str, Any] = {
             "train_tokens": corpus.train.predictions,
@@ -83,18 +80,16 @@ def train_bilm(
         }
         with team.barrier():
             model = BiLM.from_pretrained(run.out, device=device.type)  # the best one; verifies the folder
-            if team.is_leader and corpus.valid is not None and validation is not None:
-                score = validation.best
-                if score is None:  # the best step was before the run was resumed
-                    score = _evaluate(model.network, valid_text, corpus.valid.unknown)
+            if team.is_leader and validation is not None:
+                score = validation.best or validation.evaluate(model)  # None if it was before the run was resumed
                 metrics = {k: value for k, value in score.summary().items() if k.endswith(("perplexity", "tokens"))}
                 results |= {f"valid_{key}": value for key, value in metrics.items()}
                 results["valid_unknown_rate"] = score.unknown / score.tokens
         return finish(run, model, results)
 
 
-def _evaluate(network: BiLMNetwork, text: BiText, unknown: int) -> BiScore:
-    return BiScore(text.steps, unknown, *bilm_nll(network, text, lanes=LANES[text.device.type]))
+def _evaluate(text: BiText, unknown: int, model: BiLM) -> BiScore:
+    return BiScore(text.steps, unknown, *bilm_nll(model.network, text, lanes=LANES[text.device.type]))
 
 
 def _has_new_vocabulary(settings: BiLMSettings) -> bool:
@@ -105,37 +100,18 @@ def _has_new_vocabulary(settings: BiLMSettings) -> bool:
 def _load_sentences(run: TrainingRun, settings: BiLMSettings, start: BiLM | None) -> EncodedSentences:
     """Return the encoded corpus, the complete settings, and whether the vocabulary differs from that of `start`."""
 
-    def write(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    def encode(folder: Path) -> tuple[Corpus[SentenceVocabulary], dict[str, Any]]:
         initial = None if start is None else start.vocabulary
         vocabulary = None if _has_new_vocabulary(settings) else initial
         corpus = encode_sentence_corpus(run.files, settings.text, folder, vocabulary)
-        with atomic(folder / LEXICON) as temporary:
-            SentenceVocabulary(corpus.lexicon).save(temporary)
-        unknown = {name: part.unknown for name, part in (("train", corpus.train), ("valid", corpus.valid)) if part}
-        values = {
-            "vocab_size": len(corpus.vocabulary),
-            "unknown": unknown,
-            "settings": dataclasses.asdict(settings),
-            "fresh": start is not None and (initial is None or initial.symbols != corpus.vocabulary.symbols),
-        }
-        return values, [LEXICON, *(f"{name}.words" for name in unknown)]
+        is_new = start is not None and (initial is None or initial.symbols != corpus.vocabulary.symbols)
+        return corpus, {"settings": dataclasses.asdict(settings), "fresh": is_new}
 
-    def read(folder: Path, note: dict[str, Any]) -> EncodedSentences:
-        lexicon = SentenceVocabulary.load(folder / LEXICON).symbols
-        parts: dict[str, Sentences] = {}
-        for name, unknown in note["unknown"].items():
-            path = folder / f"{name}.words"
-            parts[name] = Sentences(map_numbers(path, np.int32), int(unknown))
-            check_sentences(path, parts[name].words, len(lexicon))
-        vocabulary = SentenceVocabulary(lexicon[: note["vocab_size"]])
-        if not vocabulary.index.keys() >= {*vocabulary.specials}:
-            raise ValueError("its vocab_size excludes the sentence boundaries")
-        corpus = SentenceCorpus(lexicon, vocabulary, parts["train"], parts.get("valid"))
+    corpus, note = encode_once(run, SentenceVocabulary, encode)
+    with check_note(run.out / ENCODED):
         complete_settings = build(BiLMSettings, note["settings"], source=str(run.out / ENCODED))
         complete_settings.model.check()
         return corpus, complete_settings, bool(note["fresh"])
-
-    return encode_once(run, write, read)
 
 
 def _load_start(settings: BiLMSettings) -> tuple[BiLM, BiLMSettings]:
@@ -145,17 +121,8 @@ def _load_start(settings: BiLMSettings) -> tuple[BiLM, BiLMSettings]:
     start = load(source, kinds="bilm", device="cpu")
     if start.dictionaries is not None:
         raise SettingError(f"--init {source}: models of ELMoForManyLangs provide vectors and cannot be trained further")
-    default = BiLMModelSettings()
-    for name, value in vars(settings.model).items():
-        initial = getattr(start.settings.model, name)
-        if name == "filters":
-            matches = parse_filters(value) in (parse_filters(initial), parse_filters(default.filters))
-        else:
-            matches = value in (initial, getattr(default, name))
-        if name not in FREE_SETTINGS and not matches:
-            actual, expected = (" ".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in (value, initial))
-            problem = f"{name} is {actual}, but {expected} in --init {source}"
-            raise SettingError(f"{problem}, whose geometry is kept; omit {name}")
+    geometry = {name: value for name, value in vars(start.settings.model).items() if name not in FREE_SETTINGS}
+    model = inherit(settings.model, geometry, source)
     if start.settings.model.input == "word" and _has_new_vocabulary(settings):
         raise SettingError(
             f"--init {source} reads words by their number, so its vocabulary is kept; "
@@ -164,10 +131,9 @@ def _load_start(settings: BiLMSettings) -> tuple[BiLM, BiLMSettings]:
     text = start.settings.text
     tokenizer = text.tokenizer if settings.text.tokenizer == type(text)().tokenizer else settings.text.tokenizer
     lowercase = settings.text.lowercase or text.lowercase
-    free = {name: getattr(settings.model, name) for name in FREE_SETTINGS}
     settings = BiLMSettings(
         text=dataclasses.replace(settings.text, tokenizer=tokenizer, lowercase=lowercase),
-        model=dataclasses.replace(start.settings.model, **free),
+        model=model,
         train=settings.train,
     )
     settings.model.check()

@@ -7,7 +7,6 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 
-from relmo.disk.outputs import atomic
 from relmo.models.evaluate import Score, total_nll
 from relmo.models.lm import LanguageModel
 from relmo.networks import make_language_model
@@ -15,8 +14,7 @@ from relmo.networks.ngram import NGramLM
 from relmo.runs.folder import Files, RunArguments, TrainingRun, encode_once, open_run
 from relmo.runs.run import BestScore, finish, run_training, save_best
 from relmo.settings.lm import LMSettings
-from relmo.store.folder import VOCABULARY
-from relmo.text.encode import Corpus, Stream, check_numbers, encode_corpus, id_type, map_numbers
+from relmo.text.encode import Corpus, Stream, encode_corpus
 from relmo.text.vocabulary import Vocabulary
 from relmo.training.batch import Lanes
 from relmo.training.loop import Plan, Trainer, make_plan
@@ -49,12 +47,12 @@ def train_lm(files: Files, settings: LMSettings, out: str | Path, **arguments: U
         seed = settings.train.seed if settings.train.vary_unroll else None
         lanes = Lanes(corpus.train.ids, **sizes, seed=seed, rank=team.rank, world_size=team.world_size)
         model = LanguageModel(network, corpus.vocabulary, settings, device)
-        validation = None if corpus.valid is None else BestScore(partial(_evaluate, model, corpus.valid))
+        validation = None if corpus.valid is None else BestScore(model, partial(_evaluate, corpus.valid))
         trainer = Trainer(network, lanes, settings.train, validation, team=team)
         run.reporter.on_plan(make_plan(trainer, size, unit))
         if run.dry_run:
             return {}
-        save = partial(save_best if validation is None else validation.save, model, run.out)
+        save = partial(save_best, model, run.out) if validation is None else partial(validation.save, run.out)
         run_training(trainer, run.out, save, run.reporter)
         with team.barrier():
             model = LanguageModel.from_pretrained(run.out, device=device.type)  # the best one; verifies the folder
@@ -63,31 +61,12 @@ def train_lm(files: Files, settings: LMSettings, out: str | Path, **arguments: U
         return finish(run, model, results)
 
 
-def load_corpus(run: TrainingRun) -> Corpus:
+def load_corpus(run: TrainingRun) -> Corpus[Vocabulary]:
     """Return the encoded corpus of a language model, or of word vectors."""
-
-    def write(folder: Path) -> tuple[dict[str, Any], list[str]]:
-        corpus = encode_corpus(run.files, run.settings.text, folder)
-        with atomic(folder / VOCABULARY) as temporary:
-            corpus.vocabulary.save(temporary)
-        parts = {"train": corpus.train, "valid": corpus.valid, "test": corpus.test}
-        figures = {name: (part.characters, part.unknown) for name, part in parts.items() if part}
-        return {"parts": figures}, [VOCABULARY, *(f"{name}.ids" for name in figures)]
-
-    def read(folder: Path, note: dict[str, Any]) -> Corpus:
-        vocabulary = Vocabulary.load(folder / VOCABULARY)
-        streams: dict[str, Stream] = {}
-        for name, (characters, unknown) in note["parts"].items():
-            path = folder / f"{name}.ids"
-            ids = map_numbers(path, id_type(len(vocabulary)))
-            check_numbers(path, ids, 0, len(vocabulary) - 1)
-            streams[name] = Stream(ids, int(characters), int(unknown))
-        return Corpus(vocabulary, streams["train"], streams.get("valid"), streams.get("test"))
-
-    return encode_once(run, write, read)
+    return encode_once(run, Vocabulary, lambda folder: (encode_corpus(run.files, run.settings.text, folder), {}))[0]
 
 
-def _evaluate(model: LanguageModel, part: Stream) -> Score:
+def _evaluate(part: Stream, model: LanguageModel) -> Score:
     nll = total_nll(model.network, np.asarray(part.ids), lanes=LANES[model.device.type], device=model.device)
     return Score(part.predictions, part.characters, part.unknown, nll)
 
@@ -97,6 +76,6 @@ def _results(model: LanguageModel, corpus: Corpus, valid_score: Score | None) ->
     results: dict[str, Any] = {"train_symbols": corpus.train.predictions, "parameters": model.parameter_count()}
     for name, part, score in (("valid", corpus.valid, valid_score), ("test", corpus.test, None)):
         if part is not None:
-            summary = (score or _evaluate(model, part)).summary()
+            summary = (score or _evaluate(part, model)).summary()
             results |= {f"{name}_{key}": value for key, value in summary.items()}
     return results

@@ -222,6 +222,21 @@ def refuse(section: Any, names: Iterable[str], reason: str) -> None:
             raise SettingError(f"{name} has no effect {reason}; leave it out")
 
 
+def inherit(section: Any, values: dict[str, Any], source: str) -> Any:
+    """Return a section with the values of the model that it is initialised from; raise `SettingError` if a setting is
+    neither its default nor the same."""
+    default = type(section)()
+    for name, required in values.items():
+        value, expected, unset = (
+            " ".join(map(str, setting)).replace(",", " ") if isinstance(setting, tuple) else setting
+            for setting in (getattr(section, name), required, getattr(default, name))
+        )
+        if value not in (expected, unset):
+            problem = f"{name} is {value}, but {expected} in --init {source}"
+            raise SettingError(f"{problem}, whose geometry is kept; omit {name}")
+    return dataclasses.replace(section, **values)
+
+
 def parse_filters(filters: Iterable[str], max_characters: int | None = None) -> list[tuple[int, int]]:
     """Parse ["1x32", "2x64"], or ["1x32,2x64"], to [(1, 32), (2, 64)]: pairs of width and number of filters. Raise
     `SettingError` if one is malformed or wider than `max_characters`."""

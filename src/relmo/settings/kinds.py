@@ -2,6 +2,7 @@
 importing torch, and settings of recurrent cells. A new kind is a line in KINDS and its settings class."""
 
 import json
+import shlex
 from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import import_module
@@ -88,6 +89,11 @@ def training_function(kind: str) -> Callable[..., dict[str, Any]]:
     if kind in TASKS:
         return partial(import_module("relmo.runs.train_task").train_task, model_class(kind))
     return getattr(import_module(f"relmo.runs.train_{kind}"), f"train_{kind}")
+
+
+def example_command(kind: str, model: str) -> str:
+    """Return a command to try with a model of this name."""
+    return EXAMPLES.get(kind, DEFAULT_EXAMPLE).format(model=shlex.quote(model))
 
 
 def parse_cell_options(cell: str, texts: Iterable[str]) -> dict[str, Any]:

@@ -150,7 +150,7 @@ class LMSettings(f.KindSettings):
 class SkipgramTextSettings(TextSettings):
     """Text and vocabulary; by default nothing is held out."""
 
-    unit: Literal["char", "word"] = "word"
+    unit: Literal["word"] = "word"
     """Always word."""
     lowercase: bool = True
     min_count: f.Count = 5
@@ -180,12 +180,11 @@ class SkipgramTrainSettings(TrainSettings):
     epochs: f.Epochs = 5.0
     batch: f.Size = 4096
     """Number of running words per step."""
-    optimizer: Literal["adamw", "adam", "sgd", "adagrad"] = "adagrad"
+    optimizer: Literal["sgd", "adagrad"] = "adagrad"
     """Optimiser: adagrad; or sgd, as in word2vec, with a learning rate of 0.025 and a batch of 1024 or fewer."""
     lr: f.LearningRate = 0.25
     """Learning rate after warm-up, for the sum over the pairs of a batch."""
     warmup: f.Steps = 0
-    """Steps over which the learning rate rises from zero."""
     decay: Literal["cosine", "linear", "constant"] = "linear"
     clip_norm: f.Weight = 0.0
     """Always 0: sparse gradients are not clipped."""
@@ -193,8 +192,6 @@ class SkipgramTrainSettings(TrainSettings):
     def check(self) -> None:
         super().check()
         f.refuse(self, ["unroll", "vary_unroll"], "for skipgram")
-        if self.optimizer not in ("sgd", "adagrad"):
-            raise SettingError(f"optimizer {self.optimizer} takes no sparse gradients; use adagrad or sgd")
         for name in ("clip_norm", "weight_decay", "momentum"):
             if getattr(self, name):
                 raise SettingError(f"{name} must be 0 for skipgram, whose gradients are sparse; leave it out")
@@ -218,6 +215,4 @@ class SkipgramSettings(f.KindSettings):
 
     def check(self) -> None:
         super().check()
-        if self.text.unit != "word":
-            raise SettingError("unit must be word for skipgram; leave it out")
         f.refuse(self.text, ["test_fraction"], "for skipgram")

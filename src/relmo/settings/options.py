@@ -34,7 +34,7 @@ class EmbedOptions(SettingsSection):
     batch that is run twice."""
     batch_size: Annotated[int, Meta(ge=1)] | None = None
     """Largest number of sentences per batch; required by carry and warmup."""
-    tokens_per_batch: Annotated[int, Meta(ge=1)] | None = None
+    tokens_per_batch: Annotated[Annotated[int, Meta(ge=1)] | None, Only(state="reset")] = None
     """Largest number of words per batch."""
 
     def check_for(self, num_layers: int) -> None:
@@ -47,8 +47,6 @@ class EmbedOptions(SettingsSection):
         if self.state != "reset" and self.batch_size is None:
             lanes = "the number of lanes, each with a state of its own (the original tools had 1, AllenNLP 64)"
             raise SettingError(f"state '{self.state}' needs a batch_size, {lanes}")
-        if self.state != "reset" and self.tokens_per_batch is not None:
-            raise SettingError(f"tokens_per_batch and state '{self.state}' cannot be used together; give a batch_size")
 
     def select_layers(self, num_layers: int) -> list[int]:
         """Return the indices of the layers that are read."""

@@ -224,9 +224,7 @@ class SentenceModelSettings(CellSettings):
     """Sentence encoder: recurrent layers and pooling. Subclasses have a setting `network`."""
 
     cell: Annotated[CellName, RECURRENT, f.Only(layers=f.ENABLED)] = "lstm"
-    """Recurrent cell."""
     cell_options: Annotated[CellOptions, RECURRENT, f.Only(layers=f.ENABLED)] = ()
-    """Options of the cell as NAME=VALUE, separated by commas; `relmo cells` lists them."""
     layers: Annotated[f.OptionalLayers, RECURRENT] = 1
     """Number of recurrent layers; 0 replaces them with a linear layer on each word."""
     directions: Annotated[Literal[1, 2], RECURRENT, f.Only(layers=f.ENABLED)] = 2

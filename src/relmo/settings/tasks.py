@@ -223,7 +223,6 @@ class ReaderModelSettings(CellSettings):
     """Network: attention between passage and question, self-attention of the passage, and the ends of the answer."""
 
     cell: CellName = "gru"
-    """Recurrent cell."""
     hidden: f.Size = 90
     """Hidden size of each recurrent layer per direction."""
     dropout: f.Rate = 0.2

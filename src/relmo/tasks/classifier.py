@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relmo.errors import CorpusError, ModelError, SettingError
+from relmo.errors import CorpusError, ModelError
 from relmo.loading import load
 from relmo.models.lm import LanguageModel
 from relmo.models.saved import SavedFolder
 from relmo.networks.classifier import BCN, ESIM, CosineRegression, DecomposableAttention, PooledClassifier
 from relmo.networks.inputs import SentenceEncoder
 from relmo.registry import cell_names
-from relmo.settings.fields import check_sentences
+from relmo.settings.fields import check_sentences, inherit
 from relmo.settings.tasks import ClassifierSettings, ClassifierTextSettings, PairsSettings, PairsTextSettings
 from relmo.tasks.features import Words, WordVocabulary
 from relmo.tasks.results import Prediction, shorten
@@ -123,14 +123,7 @@ class Classifier(Task[Labelled, ChosenLabel]):
             "input": {"word_dim": model.embedding or model.hidden, "lowercase": text.lowercase, "char_dim": 0},
             "model": geometry | {"directions": 1},
         }
-        sections: dict[str, Any] = {}
-        for section_name, values in inherited.items():
-            section = getattr(settings, section_name)
-            for name, required in values.items():
-                value = getattr(section, name)
-                if value not in (required, getattr(type(section)(), name)):
-                    raise SettingError(f"{name} is {value}, but must be {required} with --init {source}; omit it")
-            sections[section_name] = dataclasses.replace(section, **values)
+        sections = {name: inherit(getattr(settings, name), values, source) for name, values in inherited.items()}
         return dataclasses.replace(settings, **sections), start
 
     @classmethod

@@ -24,7 +24,7 @@ from relmo.tasks.task import EncodedExamples, PairTask, Tokenized
 from relmo.text.corpus import Errors
 from relmo.text.readers.reading import PASSAGE, QUESTION, AnswerText, PassageQuestion, is_squad, read_questions
 from relmo.text.readers.tables import is_jsonl
-from relmo.text.tokenize import split_whitespace, tokenize
+from relmo.text.tokenize import SPLITTERS
 from relmo.text.vocabulary import Vocabulary
 
 MAX_SPANS = 1000
@@ -90,7 +90,6 @@ class PassageReader(PairTask[TokenizedQuestion, FoundAnswer]):
     column_names = (PASSAGE, QUESTION)
     example_type = TokenizedQuestion
     prediction_unit = "answer ends"
-    example_command = 'echo "Who founded the town?" | relmo predict {name} --passage town.txt --best 3'
     settings: ReaderSettings
     best: int = 1  # number of spans to return for a question
     passage: Tokenized | None = None  # passage of all questions, if there is only one (`with_passage`)
@@ -112,7 +111,7 @@ class PassageReader(PairTask[TokenizedQuestion, FoundAnswer]):
     @classmethod
     def read(cls, path: str | Path, text: ReaderTextSettings, *, training: bool = False) -> list[TokenizedQuestion]:
         questions = read_questions(path, layout=text.format, column=text.column, errors=text.errors)
-        return _tokenize_questions(questions, tokenized=text.tokenizer == "whitespace")
+        return _tokenize_questions(questions, text.tokenizer)
 
     @classmethod
     def vocabulary_types(cls, settings: ReaderSettings) -> dict[str, type[Vocabulary]]:
@@ -215,11 +214,11 @@ class PassageReader(PairTask[TokenizedQuestion, FoundAnswer]):
         if not (is_squad(path) or is_jsonl(path)) or self.passage is not None:
             return None
         questions = read_questions(path, errors=errors, answers=False)
-        return _tokenize_questions(questions, tokenized=self.settings.text.tokenizer == "whitespace")
+        return _tokenize_questions(questions, self.settings.text.tokenizer)
 
 
-def _tokenize_questions(questions: Iterable[PassageQuestion], *, tokenized: bool) -> list[TokenizedQuestion]:
-    split = split_whitespace if tokenized else tokenize
+def _tokenize_questions(questions: Iterable[PassageQuestion], tokenizer: str) -> list[TokenizedQuestion]:
+    split = SPLITTERS[tokenizer]
     passages: dict[str, Tokenized] = {}  # each passage is split once
     examples = []
     for passage, question, answers, key in questions:

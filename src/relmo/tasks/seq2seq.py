@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from relmo.errors import CorpusError, SettingError
 from relmo.models.generate import Beam, BeamOptions, beam_search
-from relmo.models.saved import CardText, SavedFolder
+from relmo.models.saved import SavedFolder
 from relmo.networks.inputs import TaskBatch
 from relmo.networks.seq2seq import EncodedSource, Seq2SeqNetwork, TargetUnits
 from relmo.nn.recurrence import State
@@ -156,18 +156,6 @@ class Seq2Seq(Task[TextToText, Rewritten]):
         if model.targets.symbols[:2] != list(Vocabulary.specials):
             raise saved.config_error(f"{TARGETS}.txt does not begin with {' and '.join(Vocabulary.specials)}")
         return model.copy(search=model.settings.search)
-
-    def card_text(self, name: str) -> CardText:
-        model, text = self.settings.model, self.settings.text
-        connection = f"{model.attention} attention" if self.has_attention else "one vector between them"
-        facts = [
-            f"- {model.layers} x {model.hidden} {model.cell}, {connection}",
-            f"- source: {len(self.features.vocabulary):,} units ({text.source_unit})",
-            f"- target: {len(self.targets):,} units ({text.target_unit})",
-            f"- parameters: {self.parameter_count():,}",
-        ]
-        facts += [f"- {what}: {reference.source}" for what, reference in self.features.references.items()]
-        return CardText("A sequence-to-sequence model, made with relmo.", facts, super().card_text(name).example)
 
     @classmethod
     def resolve_settings(cls, settings: Seq2SeqSettings) -> tuple[Seq2SeqSettings, Any]:

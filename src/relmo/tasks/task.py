@@ -23,14 +23,13 @@ from relmo.models.saved import CardText, SavedFolder, SavedModel, describe_layer
 from relmo.networks.elmo import Elmo
 from relmo.networks.inputs import IGNORED, TaskBatch, TaskNetwork, WordInputs
 from relmo.settings.fields import check_sentence, check_text, describe_value
-from relmo.settings.kinds import KINDS
 from relmo.store.folder import BILM_VOCABULARY, COPY_OF_BILM, COPY_OF_VECTORS, VOCABULARY, pick_device
 from relmo.tasks.features import MessageCallback, WordFeatures, Words
 from relmo.tasks.results import Prediction
 from relmo.tasks.scores import TaskReport
 from relmo.text.corpus import Errors
 from relmo.text.readers.tables import TEXT
-from relmo.text.tokenize import Token, place_tokens, split_whitespace, tokenize
+from relmo.text.tokenize import SPLITTERS, Token, place_tokens
 from relmo.text.vocabulary import Vocabulary
 from relmo.training.batch import move_to_device
 
@@ -104,7 +103,6 @@ class Task(SavedModel, Generic[E, P]):
     input_type: ClassVar[Any] = list[str]  # argument of `make_example` in HTTP requests, apart from a line
     line_pattern: ClassVar[str | None] = None  # regular expression for the lines of `read_line`; None for all
     prediction_unit: str = "words"  # plural noun for the predictions in training
-    example_command: ClassVar[str] = "relmo predict {name} text.txt"  # command in the card of a model
 
     def __init__(
         self,
@@ -214,11 +212,9 @@ class Task(SavedModel, Generic[E, P]):
         }
 
     def card_text(self, name: str) -> CardText:
-        facts = [f"- {len(s)} {what}: {', '.join(s[:40])}" for what, s in self._list_symbols().items()]
-        facts.append(f"- parameters: {self.parameter_count():,}")
-        facts += [f"- {what}: {reference.source}" for what, reference in self.features.references.items()]
-        headline = f"A{KINDS[self.kind].called[1:]}, made with relmo."  # `called` is "a tagger", for example
-        return CardText(headline, facts, ["```", self.example_command.format(name=name), "```"])
+        card = super().card_text(name)
+        symbols = [f"- {len(s)} {what}: {', '.join(s[:40])}" for what, s in self._list_symbols().items()]
+        return card._replace(facts=[*card.facts, *symbols])
 
     def card_results(self, results: dict[str, Any]) -> list[str]:
         """Return the training results and the weights of ELMo's layers."""
@@ -231,9 +227,7 @@ class Task(SavedModel, Generic[E, P]):
     def tokens(self, text: str, *, tokenized: bool = False) -> list[Token]:
         """Split raw text into words, or tokenized text at whitespace."""
         check_text(text)
-        if tokenized or self.settings.text.tokenizer == "whitespace":
-            return split_whitespace(text)
-        return tokenize(text)
+        return SPLITTERS["whitespace" if tokenized else self.settings.text.tokenizer](text)
 
     def split(self, sentence: str | Words, *, tokenized: bool = False) -> Tokenized:
         """Return the words of a sentence: a string is split, a list is used as is."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -20,12 +21,14 @@ from relmo.text.vocabulary import END, SentenceVocabulary, Vocabulary
 
 CHUNK = 1 << 20  # symbols in memory at a time
 BOUNDARY = -1
+V = TypeVar("V", bound=Vocabulary)
 TOKENIZERS: dict[str, Callable[[str], list[str]]] = {"words": split_words, "whitespace": str.split}
 
 
 @dataclass
 class Stream:
-    """Text as ids, starting with </s>; its number of characters, and of symbols that are not in the vocabulary."""
+    """Text as ids, starting with </s>, or sentences as numbers in a lexicon, starting with BOUNDARY; its number of
+    characters, and of symbols that are not in the vocabulary."""
 
     ids: np.ndarray
     characters: int
@@ -33,41 +36,20 @@ class Stream:
 
     @property
     def predictions(self) -> int:
-        """Number of symbols to predict: all but the first."""
+        """Number of symbols to predict, ends included: all but the first."""
         return max(len(self.ids) - 1, 0)
 
 
 @dataclass
-class Corpus:
-    """Parts of a corpus with the vocabulary of its training part."""
+class Corpus(Generic[V]):
+    """Parts of a corpus, the vocabulary of its training part, and the lexicon of all symbols in its parts, which begins
+    with the vocabulary."""
 
-    vocabulary: Vocabulary
-    train: Stream
-    valid: Stream | None
-    test: Stream | None
-
-
-@dataclass
-class Sentences:
-    """Sentences as numbers in a lexicon, and the number of words that are not in the vocabulary."""
-
-    words: np.ndarray
-    unknown: int
-
-    @property
-    def predictions(self) -> int:
-        """Number of predictions of each direction: every word, and the end of each sentence."""
-        return len(self.words) - 1
-
-
-@dataclass
-class SentenceCorpus:
-    """Parts of a corpus, and the lexicon of all their words, which begins with the vocabulary."""
-
+    vocabulary: V
     lexicon: list[str]
-    vocabulary: SentenceVocabulary
-    train: Sentences
-    valid: Sentences | None
+    train: Stream
+    valid: Stream | None = None
+    test: Stream | None = None
 
 
 class Numbering:
@@ -108,13 +90,32 @@ class Numbering:
         """Write parts that are not empty as ids of the vocabulary, to NAME.ids."""
         parts = {name: numbers for name, numbers in parts.items() if len(numbers) > 1}
         is_unknown = np.array([symbol not in vocabulary.index for symbol in symbols])
+        table = vocabulary.ids(symbols).astype(id_type(len(vocabulary)))
+        return self.renumber(parts, symbols, table, is_unknown, folder)
+
+    def renumber(
+        self,
+        parts: dict[str, np.ndarray],
+        symbols: list[str],
+        table: np.ndarray,
+        is_unknown: np.ndarray,
+        folder: Path,
+    ) -> dict[str, Stream]:
+        """Convert the numbers of symbols by a table to files NAME.ids; the first symbol is not counted."""
         widths = np.array([1 if self.chars or symbol == "\n" else len(symbol) + 1 for symbol in symbols])
         widths[0] = 0  # characters of each symbol, including the space after a word
-        table = vocabulary.ids(symbols).astype(id_type(len(vocabulary)))
-        return {
-            name: Stream(ids, int(counts @ widths), int(counts[is_unknown].sum()))
-            for name, (ids, counts) in _renumber(parts, table, folder, "ids").items()
-        }
+        streams = {}
+        for name, numbers in parts.items():
+            path = folder / f"{name}.ids"
+            with path.open("wb") as file:
+                for chunk in chunks(numbers):
+                    file.write(table[chunk].tobytes())
+            counts = count(numbers[1:], len(table))
+            ids = map_numbers(path, table.dtype.type)
+            streams[name] = Stream(ids, int(counts @ widths), int(counts[is_unknown].sum()))
+        for scratch in folder.glob("*.numbers"):
+            scratch.unlink()
+        return streams
 
     def symbols(self, parts: dict[str, np.ndarray]) -> list[str]:
         """Return the symbols of all numbers."""
@@ -124,7 +125,7 @@ class Numbering:
         return [END, *map(chr, range(1, highest + 1))]
 
 
-def encode_corpus(files: Sequence[str], settings: TextSettings, folder: Path) -> Corpus:
+def encode_corpus(files: Sequence[str], settings: TextSettings, folder: Path) -> Corpus[Vocabulary]:
     """Encode files into `folder` and cut them into training, validation and test part, in the order of the text."""
     vocabulary = Vocabulary.load(Path(settings.vocabulary)) if settings.vocabulary else None
     numbering = Numbering(settings.unit)
@@ -145,7 +146,7 @@ def encode_corpus(files: Sequence[str], settings: TextSettings, folder: Path) ->
     streams = numbering.encode(parts, symbols, vocabulary, folder)
     if "train" not in streams:
         raise CorpusError(f"{', '.join(files)}: no text remains for training after the held-out parts; give more text")
-    return Corpus(vocabulary, streams["train"], streams.get("valid"), streams.get("test"))
+    return Corpus(vocabulary, vocabulary.symbols, **streams)
 
 
 def encode_file(
@@ -164,7 +165,7 @@ def encode_file(
 
 def encode_sentence_corpus(
     files: Sequence[str], settings: BiLMTextSettings, folder: Path, vocabulary: SentenceVocabulary | None = None
-) -> SentenceCorpus:
+) -> Corpus[SentenceVocabulary]:
     """Encode files into `folder`. Without a validation file the last sentences are held out. The vocabulary is the
     given one, or that of the settings' file, or is built from the training part."""
     if vocabulary is None and settings.vocabulary:
@@ -186,17 +187,17 @@ def encode_sentence_corpus(
         vocabulary = SentenceVocabulary.from_counts(
             words, counts, min_count=settings.min_count, size=settings.vocabulary_size
         )
-    lexicon, encoded = _encode_sentences(parts, list(numbering.index), vocabulary, folder)
-    return SentenceCorpus(lexicon, vocabulary, encoded["train"], encoded.get("valid"))
+    lexicon, encoded = _encode_sentences(parts, numbering, vocabulary, folder)
+    return Corpus(vocabulary, lexicon, **encoded)
 
 
 def encode_sentence_file(
     file: str, settings: BiLMTextSettings, vocabulary: SentenceVocabulary, folder: Path
-) -> tuple[list[str], Sentences]:
+) -> tuple[list[str], Stream]:
     """Encode one file into `folder`; return its lexicon and sentences."""
     numbering = Numbering("word", end="")
     numbers = numbering.write(_read_sentences([file], settings), folder / "file.numbers")
-    lexicon, encoded = _encode_sentences({"file": numbers}, list(numbering.index), vocabulary, folder)
+    lexicon, encoded = _encode_sentences({"file": numbers}, numbering, vocabulary, folder)
     return lexicon, encoded["file"]
 
 
@@ -223,19 +224,9 @@ def _read_symbols(files: Sequence[str], settings: TextSettings, end: str) -> Ite
     """Yield the symbols of files by lines or pieces of long lines; characters are joined, one string per line."""
     chars, empty = settings.unit == "char", True
     line_end = [end] if settings.text_per == "line" else ["\n"]
-    fold: Callable[[str], str] = str.lower if settings.lowercase else str
-    tokenizer = TOKENIZERS[settings.tokenizer]
     for file in files:
-        refuse_table(file)
-        groups: Iterator[tuple[list[str], bool]]  # symbols, and whether a line end follows
-        if is_conllu(file):
-            sentences = read_conllu(file, errors=settings.errors)
-            groups = (([fold(" ".join(words))] if chars else [*map(fold, words)], True) for words in sentences)
-        else:
-            lines = ((fold(line.text), line.ended) for line in read_lines(file, errors=settings.errors))
-            groups = (([text.replace("\0", "\ufffd")] if chars else tokenizer(text), ended) for text, ended in lines)
         ended = True
-        for symbols, ended in groups:
+        for symbols, ended in _read_groups(file, settings, chars=chars):
             empty = empty and symbols in ([], [""], [end])
             yield symbols
             if ended:
@@ -249,16 +240,22 @@ def _read_symbols(files: Sequence[str], settings: TextSettings, end: str) -> Ite
 
 
 def read_sentence_words(file: str, settings: BiLMTextSettings) -> Iterator[list[str]]:
-    """Yield the words of each sentence that is not empty."""
+    """Return the words of each sentence that is not empty."""
+    return (words for words, _ in _read_groups(file, settings) if words)
+
+
+def _read_groups(
+    file: str, settings: TextSettings | BiLMTextSettings, *, chars: bool = False
+) -> Iterator[tuple[list[str], bool]]:
+    """Return the words of each line or sentence, or the characters as one string, and whether a line end follows."""
     refuse_table(file)
+    fold: Callable[[str], str] = str.lower if settings.lowercase else str
     if is_conllu(file):
-        for sentence in read_conllu(file, errors=settings.errors):
-            yield [word.lower() for word in sentence] if settings.lowercase else sentence
-        return
+        sentences = read_conllu(file, errors=settings.errors)
+        return (([fold(" ".join(words))] if chars else [*map(fold, words)], True) for words in sentences)
     tokenizer = TOKENIZERS[settings.tokenizer]
-    for line in read_lines(file, errors=settings.errors):
-        if words := tokenizer(line.text.lower() if settings.lowercase else line.text):
-            yield words
+    lines = ((fold(line.text), line.ended) for line in read_lines(file, errors=settings.errors))
+    return (([text.replace("\0", "\ufffd")] if chars else tokenizer(text), ended) for text, ended in lines)
 
 
 def _read_sentences(files: Sequence[str], settings: BiLMTextSettings) -> Iterator[list[str]]:
@@ -273,31 +270,15 @@ def _read_sentences(files: Sequence[str], settings: BiLMTextSettings) -> Iterato
 
 
 def _encode_sentences(
-    parts: dict[str, np.ndarray], words: list[str], vocabulary: SentenceVocabulary, folder: Path
-) -> tuple[list[str], dict[str, Sentences]]:
-    """Write the parts as numbers of the lexicon, to NAME.words. `words` begin with the boundary."""
+    parts: dict[str, np.ndarray], numbering: Numbering, vocabulary: SentenceVocabulary, folder: Path
+) -> tuple[list[str], dict[str, Stream]]:
+    """Write the parts as numbers of the lexicon, to NAME.ids. The first symbol is the boundary."""
+    words = list(numbering.index)
     lexicon = [*vocabulary.symbols, *(word for word in words[1:] if word not in vocabulary.index)]
     index = {word: i for i, word in enumerate(lexicon)}
     table = np.array([BOUNDARY, *(index[word] for word in words[1:])], dtype=np.int32)
     is_unknown = (table >= len(vocabulary)) | (table == vocabulary.unknown)
-    numbered = _renumber(parts, table, folder, "words")
-    return lexicon, {name: Sentences(ids, int(counts[is_unknown].sum())) for name, (ids, counts) in numbered.items()}
-
-
-def _renumber(
-    parts: dict[str, np.ndarray], table: np.ndarray, folder: Path, suffix: str
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Convert numbers by a table to files; return them and the counts of the old numbers after the first symbol."""
-    encoded = {}
-    for name, numbers in parts.items():
-        path = folder / f"{name}.{suffix}"
-        with path.open("wb") as file:
-            for chunk in chunks(numbers):
-                file.write(table[chunk].tobytes())
-        encoded[name] = map_numbers(path, table.dtype.type), count(numbers[1:], len(table))
-    for scratch in folder.glob("*.numbers"):
-        scratch.unlink()
-    return encoded
+    return lexicon, numbering.renumber(parts, words, table, is_unknown, folder)
 
 
 def map_numbers(path: Path, dtype: type[np.generic]) -> np.ndarray:
@@ -309,15 +290,10 @@ def map_numbers(path: Path, dtype: type[np.generic]) -> np.ndarray:
 
 
 def check_numbers(path: Path, numbers: np.ndarray, least: int, most: int) -> None:
-    """Raise `CorpusError` if a number is out of range."""
+    """Raise `CorpusError` if a number is out of range, or if these are not sentences although BOUNDARY is in range."""
     if any(chunk.min() < least or chunk.max() > most for chunk in chunks(numbers)):
         raise CorpusError(f"{path}: is damaged (it has numbers outside {least} to {most:,})")
-
-
-def check_sentences(path: Path, words: np.ndarray, lexicon_size: int) -> None:
-    """Raise `CorpusError` if these numbers are not sentences of a lexicon."""
-    check_numbers(path, words, BOUNDARY, lexicon_size - 1)
-    if len(words) < 2 or words[0] != BOUNDARY or words[-1] != BOUNDARY:
+    if least == BOUNDARY and (len(numbers) < 2 or numbers[0] != BOUNDARY or numbers[-1] != BOUNDARY):
         raise CorpusError(f"{path}: is damaged (it does not begin and end with a sentence boundary)")
 
 

@@ -42,6 +42,10 @@ def split_whitespace(text: str) -> list[Token]:
     return [Token(match.group(), match.start(), match.end()) for match in re.finditer(r"\S+", text)]
 
 
+SPLITTERS = {"words": tokenize, "whitespace": split_whitespace}
+"""Functions by the setting `tokenizer`."""
+
+
 def place_tokens(words: Sequence[str]) -> list[Token]:
     """Return words with their offsets in a text in which they are joined by single spaces."""
     tokens, start = [], 0

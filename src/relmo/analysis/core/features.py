@@ -20,7 +20,7 @@ from relmo.errors import CorpusError, SettingError
 from relmo.models.sequence_model import SequenceModel
 from relmo.text import trees
 from relmo.text.corpus import is_conllu, read_text
-from relmo.text.tokenize import Token, split_whitespace, tokenize
+from relmo.text.tokenize import SPLITTERS, split_whitespace
 from relmo.text.trees import ConlluWord, read_conllu_sentences
 
 Language = Literal["python", "c"]
@@ -45,7 +45,6 @@ STRINGS_AND_COMMENTS: dict[Language, re.Pattern[str]] = {
 ALL_BRACKETS, OPENING = "([{)]}", "([{"
 BRACKET = re.compile(r"[()\[\]{}]")
 MIN_SHARE = 0.01  # of the words with a value, for a track of its own when a column is named without a value
-TOKENIZERS: dict[str, Callable[[str], list[Token]]] = {"words": tokenize, "whitespace": split_whitespace}
 PAIRS: dict[str, tuple[str, ...]] = {
     "“": ("”",),
     "„": ("“", "”"),
@@ -148,7 +147,7 @@ def read(
     if model.unit == "char":
         spans = np.arange(len(text))[:, None] + [0, 1]
         return Document(text, list(folded), spans, np.array([0]), words, word_spans, language)
-    split = split_whitespace if words is not None else TOKENIZERS[settings.tokenizer]
+    split = split_whitespace if words is not None else SPLITTERS[settings.tokenizer]
     symbols, token_spans, starts, begin = [], [], [], 0
     for line in folded.split("\n"):
         if begin and not by_sentence:

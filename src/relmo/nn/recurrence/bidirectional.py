@@ -134,12 +134,8 @@ class BidirectionalStacks(nn.Module):
         step through time with multiples of ROWS rows, so that a row's bits depend neither on the other rows nor on the
         pieces in which a sequence is read.
         """
-        if precision != "float32":
-            raise ValueError(f"Precision {precision} is for LSTMs; use float32 with cells of other kinds.")
         steps, batch = words.shape[1:]
         sizes = [batch] * steps if sizes is None else list(sizes)
-        if len(sizes) != steps:
-            raise ValueError(f"sizes has {len(sizes)} steps, but there are {steps}")
         padding = -batch % self.rows
         state = self.initial_state(batch) if state is None else state
         state = tuple(torch.cat(pair) for pair in zip(state, self.initial_state(padding), strict=True))

@@ -107,9 +107,7 @@ class HighwayLSTMCell(BlockCell):
         return h, (h, c)
 
 
-def run_layer(
-    cell: HighwayLSTMCell, x: Tensor, words: Tensor, z: Tensor | None = None, *, reverse: bool, fast: bool = True
-) -> Tensor:
+def run_layer(cell: HighwayLSTMCell, x: Tensor, words: Tensor, z: Tensor | None = None, *, reverse: bool) -> Tensor:
     """Return h (T, B, H) of x (T, B, I). `words` (T, B, 1) is the mask of the sequences; z (B, H) drops units."""
     from_x = linear(x, cell.weight_ih, cell.bias)  # (T, B, 5H)
     bypass = linear(x, cell.weight_xh)  # (T, B, H)
@@ -117,23 +115,15 @@ def run_layer(
     U = cell.weight_hh
     mask = words.to(U.dtype) if z is None else words * z.to(U.dtype)
     with torch.autocast(x.device.type, enabled=False):
-        if fast:
-            return _Recurrence.apply(from_x.to(U.dtype), bypass.to(U.dtype), U, mask, reverse)
-        projected = torch.cat([from_x, bypass], dim=2).to(U.dtype)
-        state, outputs = cell.initial_state(x.shape[1]), list(bypass)
-        for t in range(len(x))[:: -1 if reverse else 1]:
-            h, (_, c) = cell.step(projected[t], state)
-            outputs[t], state = h * mask[t], (h * mask[t], c)
-        return torch.stack(outputs) if outputs else bypass
+        return _Recurrence.apply(from_x.to(U.dtype), bypass.to(U.dtype), U, mask, reverse)
 
 
 class AlternatingLSTM(nn.Module):
     """Layers of highway LSTMs that read from left to right and from right to left in turn; `dropout` draws z."""
 
-    def __init__(self, *, input_size: int, hidden: int, layers: int, dropout: float = 0.0, fast: bool = True):
+    def __init__(self, *, input_size: int, hidden: int, layers: int, dropout: float = 0.0):
         super().__init__()
-        self.dropout, self.fast = dropout, fast
-        self.output_size = hidden
+        self.dropout, self.output_size = dropout, hidden
         self.layers = nn.ModuleList(HighwayLSTMCell(hidden if depth else input_size, hidden) for depth in range(layers))
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
@@ -144,7 +134,7 @@ class AlternatingLSTM(nn.Module):
             z = None
             if self.training and self.dropout > 0:
                 z = dropout(x.new_ones(x.shape[1], self.output_size), self.dropout)
-            x = run_layer(cell, x, words, z, reverse=depth % 2 == 1, fast=self.fast)  # type: ignore[arg-type]
+            x = run_layer(cell, x, words, z, reverse=depth % 2 == 1)  # type: ignore[arg-type]
         return x.transpose(0, 1)
 
 

@@ -128,18 +128,10 @@ class MogrifierLSTMCell(StackedCell):
                 nn.init.zeros_(weight)
             else:
                 nn.init.normal_(weight, std=1 / math.sqrt(weight.shape[-1]))
-        nn.init.constant_(self.bias_ih[self._forget_rows], self.forget_bias)
+        nn.init.constant_(self.biases()["f"], self.forget_bias)
 
     def initialise(self) -> None:
         self.reset_parameters()
-
-    @property
-    def _forget_rows(self) -> slice:
-        return slice(self.hidden_size, 2 * self.hidden_size)
-
-    @torch.no_grad()
-    def raise_forget_bias(self, by: float) -> None:
-        self.bias_ih[self._forget_rows] += by
 
     def for_many_steps(self) -> Self:
         # The gradient of an index into a stack of matrices is as large as the stack, at every step.
