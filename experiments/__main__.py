@@ -76,9 +76,9 @@ def tables(
         check_name(name)
 
     from experiments.tables import Controls, print_published_table
-    from relmo.analysis.core.untrained import untrained
     from relmo.explorer.extras import data_folder
     from relmo.loading import load, load_vectors
+    from relmo.models.sequence_model import untrained
 
     say = make_printer(quiet=quiet)
     bilm = load(model, kinds="bilm", device=device)

@@ -47,11 +47,11 @@ import numpy as np
 from experiments.reading_models import Intercepts, mixed_log_likelihoods, smooth_log_likelihood, word_form
 from experiments.tables import ComparedRow, PublishedTable, require_data
 from relmo.analysis.core.show import save_figure
-from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError, ModelError
 from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
+from relmo.models.sequence_model import untrained
 from relmo.runs.train_lm import train_lm
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
 from relmo.settings.options import SurprisalOptions

@@ -24,10 +24,10 @@ from experiments.reading_models import Intercepts, mixed_log_likelihoods, smooth
 from experiments.reading_times import FOLDS, held_out_log_likelihood, mean_with_interval, shift
 from experiments.tables import require_data
 from relmo.analysis.core.show import Table
-from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError, ModelError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
+from relmo.models.sequence_model import untrained
 from relmo.text.readers.tables import TableRow, table_rows
 
 FILE = "tasks/reading_times/ucl_sentences.tsv"

@@ -36,9 +36,9 @@ from experiments.task_results import SHARES, share_file, write_data
 from experiments.trainings import Location, TrainingRun, get_score, run_trainings
 from experiments.wsd import BOTH
 from relmo.analysis.core.show import Table
-from relmo.analysis.core.untrained import untrained
 from relmo.disk.files import read_sealed, seal
 from relmo.models.bilm import BiLM
+from relmo.models.sequence_model import untrained
 from relmo.networks.bilm import BiLMNetwork, make_stacks
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.store.folder import write_json

@@ -12,7 +12,7 @@ from relmo.analysis.core.ablate import intervene
 from relmo.analysis.syntax.agreement import agreement
 from relmo.loading import load
 from relmo.models.bilm import BiLM
-from relmo.text.noun_phrases import noun_pp
+from relmo.text.minimal_pairs import noun_pp
 
 UNITS = (1035, 799)  # of the cell state of layer 1: `relmo analyse number-units small`
 NUM_PAIRS = 100

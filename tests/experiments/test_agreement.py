@@ -10,9 +10,9 @@ import torch
 from experiments import agreement
 from experiments.agreement import PHENOMENA, WordChoice, make_table, read_blimp, read_lakretz, read_linzen
 from experiments.tables import Controls, PublishedTable
-from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError, ModelError
 from relmo.models.bilm import BiLM
+from relmo.models.sequence_model import untrained
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.vocabulary import SentenceVocabulary

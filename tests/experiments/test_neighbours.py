@@ -23,9 +23,9 @@ from experiments.neighbours import (
 )
 from experiments.senses import Lemma, SenseSentence, SenseTag
 from experiments.tables import Controls
-from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
+from relmo.models.sequence_model import untrained
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings

@@ -10,9 +10,9 @@ import torch
 from experiments import perplexity
 from experiments.perplexity import SETS, make_table, read_sentences, split_wikitext, take_words, unigram_perplexity
 from experiments.tables import Controls
-from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError, ModelError
 from relmo.models.bilm import BiLM
+from relmo.models.sequence_model import untrained
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings
 from relmo.text.vocabulary import SentenceVocabulary

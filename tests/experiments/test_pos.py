@@ -9,10 +9,10 @@ import torch
 
 from experiments.pos import ALL, UNSEEN, embed_layer, make_table, read_tagged, score_tags
 from experiments.tables import Controls
-from relmo.analysis.core.untrained import untrained
 from relmo.analysis.meaning import probe
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
+from relmo.models.sequence_model import untrained
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings

@@ -10,9 +10,9 @@ import torch
 from experiments.senses import SenseSentence
 from experiments.tables import Controls, PublishedTable
 from experiments.wsd import BOTH, make_table, normalise
-from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
+from relmo.models.sequence_model import untrained
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings

@@ -8,12 +8,12 @@ import pytest
 import torch
 from test_explorer_browser import AXE, VIOLATIONS, Watched, browser, pytestmark  # noqa: F401
 
-from relmo.analysis.core.untrained import untrained
 from relmo.analysis.meaning.occurrences import Mix
 from relmo.explorer import comparison, work
 from relmo.explorer.examples import DATA
 from relmo.explorer.extras import Extras
 from relmo.explorer.session import Session
+from relmo.models.sequence_model import untrained
 from relmo.text.trees import ConlluWord
 from support.served import served
 

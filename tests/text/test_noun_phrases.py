@@ -3,7 +3,7 @@
 import pytest
 
 from relmo.errors import CorpusError, SettingError
-from relmo.text.noun_phrases import ATTRACTORS, SUBJECTS, VERBS, noun_pp
+from relmo.text.minimal_pairs import ATTRACTORS, SUBJECTS, VERBS, noun_pp
 
 
 def test_the_four_conditions_are_the_same_items_in_other_numbers() -> None:

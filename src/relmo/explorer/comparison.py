@@ -11,7 +11,6 @@ from relmo.analysis.core.causal import list_units
 from relmo.analysis.core.features import Document, read, tracks
 from relmo.analysis.core.show import split_progress, with_progress
 from relmo.analysis.core.trace import trace
-from relmo.analysis.core.untrained import untrained
 from relmo.analysis.units.compare import (
     COPY_LENGTHS,
     check_comparable,
@@ -26,6 +25,7 @@ from relmo.explorer.params import Body, colour_scale, format_unit, parse_unit
 from relmo.explorer.session import find_busiest
 from relmo.explorer.write import check_generates
 from relmo.models.lm import LanguageModel
+from relmo.models.sequence_model import untrained
 from relmo.settings.fields import Progress
 from relmo.text.encode import encode_file
 

@@ -24,7 +24,7 @@ from relmo.models.sequence_model import SequenceModel
 from relmo.nn.recurrence.base import StackedCell
 from relmo.nn.softmax import FullSoftmax
 from relmo.registry import BASIC_CELLS, cell_class, cell_entry, cell_names
-from relmo.text.noun_phrases import noun_pp
+from relmo.text.minimal_pairs import noun_pp
 
 NUM_BINS = 1000  # of the map of the text
 MAX_UNITS = 200  # per request

@@ -10,13 +10,13 @@ import numpy as np
 from relmo.analysis.core.effects import wilson
 from relmo.analysis.core.features import Document
 from relmo.analysis.core.show import split_progress
-from relmo.analysis.core.untrained import untrained
 from relmo.analysis.meaning.occurrences import build_index, meaning, normalize
 from relmo.analysis.meaning.probe import linear_probe, most_frequent_labels
 from relmo.errors import SettingError
 from relmo.explorer.params import Body
 from relmo.loading import load
 from relmo.models.bilm import BiLM
+from relmo.models.sequence_model import untrained
 from relmo.settings.fields import Progress
 
 if TYPE_CHECKING:

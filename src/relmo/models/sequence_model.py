@@ -8,7 +8,7 @@ that `relmo.analysis` can run the layers between them with every quantity record
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from relmo.text.vocabulary import Vocabulary
 
 BATCH_SYMBOLS = 1 << 14  # symbols per batch
 FileParts = tuple[Sequence["Reading"], Callable[..., Any], Callable[..., Any]]
+M = TypeVar("M", bound="SequenceModel")
 
 
 class SequenceModel(SavedModel):
@@ -214,6 +215,15 @@ class SequenceModel(SavedModel):
         """Return surprisal and entropy (2, B, T), in bits, of rows of lines in reading order, and the state after them;
         `carry` is the state after the previous ones. The `adapter` is for `score_windows`."""
         raise NotImplementedError
+
+
+def untrained(model: M, seed: int = 0) -> M:
+    """Return the same model with initial weights; torch's random state is restored."""
+    if not model.is_recurrent:
+        raise ModelError("Only recurrent language models can be reinitialised.")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return model.with_initial_weights()
 
 
 class Reading:

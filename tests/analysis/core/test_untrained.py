@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from relmo.analysis.core.untrained import untrained
 from relmo.errors import ModelError
 from relmo.models.bilm import BiLM
+from relmo.models.sequence_model import untrained
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.vocabulary import SentenceVocabulary

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.analysis.core.untrained import untrained
 from relmo.analysis.memory.gradients import (
     Fresh,
     forget_bias_sweep,
@@ -19,6 +18,7 @@ from relmo.analysis.memory.gradients import (
     spectral_radius_sweep,
 )
 from relmo.errors import ModelError, SettingError
+from relmo.models.sequence_model import untrained
 from relmo.nn.recurrence import Cell
 from relmo.text.vocabulary import SPECIALS, Vocabulary
 from support.small_models import TEXT, bilm, language_model, ngram_model

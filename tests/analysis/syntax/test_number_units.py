@@ -25,8 +25,7 @@ from relmo.errors import CorpusError, SettingError
 from relmo.models.lm import LanguageModel
 from relmo.networks import make_language_model
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
-from relmo.text.minimal_pairs import MinimalPair
-from relmo.text.noun_phrases import ATTRACTORS, PREPOSITIONS, SUBJECTS, VERBS, noun_pp
+from relmo.text.minimal_pairs import ATTRACTORS, PREPOSITIONS, SUBJECTS, VERBS, MinimalPair, noun_pp
 from relmo.text.vocabulary import Vocabulary
 from support.small_models import bilm, language_model
 

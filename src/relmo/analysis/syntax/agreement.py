@@ -15,11 +15,10 @@ from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.effects import Interval, bootstrap_difference
 from relmo.analysis.core.show import Report, Table, format_number, make_colormap, save_figure, split_progress, to_plain
 from relmo.analysis.core.trace import trace
-from relmo.analysis.core.untrained import untrained
 from relmo.analysis.syntax import pair_scores
 from relmo.analysis.syntax.pair_scores import Accuracy, Reader, accuracy, plan_pairs, to_points
 from relmo.errors import SettingError
-from relmo.models.sequence_model import SequenceModel
+from relmo.models.sequence_model import SequenceModel, untrained
 from relmo.settings.fields import Progress
 from relmo.text.minimal_pairs import MinimalPair
 

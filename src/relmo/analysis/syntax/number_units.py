@@ -23,12 +23,11 @@ from relmo.analysis.core.causal import Unit, list_units, stack_unit_rows
 from relmo.analysis.core.effects import compute_row_auc
 from relmo.analysis.core.show import PALETTE, Report, Table, format_number, make_colormap, save_figure, to_plain
 from relmo.analysis.core.trace import Trace
-from relmo.analysis.core.untrained import untrained
 from relmo.analysis.syntax.agreement import Sweep, Together, ablate_together, sample_pairs, sample_units, sweep
 from relmo.analysis.syntax.pair_scores import Reader, plan_pairs
 from relmo.analysis.syntax.syntax_units import trace_forward
 from relmo.errors import CorpusError, SettingError
-from relmo.models.sequence_model import SequenceModel
+from relmo.models.sequence_model import SequenceModel, untrained
 from relmo.nn.softmax import FullSoftmax
 from relmo.settings.fields import Progress
 from relmo.text.minimal_pairs import MinimalPair

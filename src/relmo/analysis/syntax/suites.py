@@ -12,12 +12,11 @@ import torch
 
 from relmo.analysis.core.effects import Interval, mean_interval
 from relmo.analysis.core.show import Report, Table, split_progress
-from relmo.analysis.core.untrained import untrained
 from relmo.analysis.syntax.agreement import MAX_PLOTTED, agreement, draw_accuracies, format_accuracy
 from relmo.analysis.syntax.pair_scores import BATCH_TEXTS, accuracy
 from relmo.errors import CorpusError, SettingError, quote
 from relmo.models.evaluate import full_precision
-from relmo.models.sequence_model import SequenceModel
+from relmo.models.sequence_model import SequenceModel, untrained
 from relmo.settings.fields import Progress
 from relmo.settings.options import SurprisalOptions
 from relmo.text.minimal_pairs import PAIR_SETS, MinimalPair, list_pair_files, read_pairs, read_rows

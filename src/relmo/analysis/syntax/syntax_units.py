@@ -14,9 +14,8 @@ from relmo.analysis.core.causal import Unit, list_units
 from relmo.analysis.core.effects import predict_from_ngrams, standardize
 from relmo.analysis.core.show import Report, Table, format_number, save_figure, split_progress, to_plain, with_progress
 from relmo.analysis.core.trace import Trace, iter_trace, join_traces
-from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError, SettingError
-from relmo.models.sequence_model import SequenceModel
+from relmo.models.sequence_model import SequenceModel, untrained
 from relmo.settings.fields import Progress
 from relmo.text.trees import DepthSentence
 

@@ -14,10 +14,9 @@ from relmo.analysis.core.features import Document
 from relmo.analysis.core.show import split_progress
 from relmo.analysis.core.stack import build_stack
 from relmo.analysis.core.trace import Trace, trace
-from relmo.analysis.core.untrained import untrained
 from relmo.analysis.units.cell_report import BestUnit, CellReport, Effect, Scores, UnitControls, UnitR
 from relmo.errors import SettingError
-from relmo.models.sequence_model import SequenceModel
+from relmo.models.sequence_model import SequenceModel, untrained
 from relmo.settings.fields import Progress
 
 ORDER = 3  # symbols that the n-gram control reads

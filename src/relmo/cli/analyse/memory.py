@@ -84,9 +84,9 @@ def gradients(
         jacobian: The number of these positions at which to measure also the Jacobian's largest singular value, by lag.
         seed: The random seed of the positions and of untrained networks.
     """
-    from relmo.analysis.core.untrained import untrained as make_untrained
     from relmo.analysis.memory import gradients as library
     from relmo.analysis.memory.gradients import fresh_flows
+    from relmo.models.sequence_model import untrained as make_untrained
 
     output.check()
     networks = untrained.networks(seed, has_models=bool(models))

@@ -218,8 +218,7 @@ def number_units(
     from relmo.analysis.syntax.agreement import ablate_together
     from relmo.analysis.syntax.gate_traces import draw_gates, gate_traces
     from relmo.analysis.syntax.syntax_units import MEASURES, syntax_units
-    from relmo.text.minimal_pairs import read_pairs
-    from relmo.text.noun_phrases import noun_pp
+    from relmo.text.minimal_pairs import noun_pp, read_pairs
     from relmo.text.trees import read_depths
 
     output.check()
