@@ -247,6 +247,19 @@ class Cell(nn.Module):
         """Return the output (B, O) and the new state of x (B, I) and the state."""
         return self.step(self.project_input(x), state, record=record)
 
+    def split_heads(self, heads: int | None, *, min_units: int = 1) -> tuple[int, int]:
+        """Return the number of heads and of units of each; by default 4, 2 or 1 heads, the most that divide the units.
+
+        By default, heads have at least `min_units` units if possible.
+        """
+        H = self.hidden_size
+        if heads is None:
+            heads = next(n for n in (4, 2, 1) if n == 1 or (H % n == 0 and H // n >= min_units))
+        if heads < 1 or H % heads or heads != int(heads):
+            divisors = ", ".join(str(n) for n in range(1, min(H, 64) + 1) if H % n == 0)
+            raise ValueError(f"{heads} heads do not divide {H} hidden units; choose one of {divisors}.")
+        return int(heads), H // int(heads)
+
 
 def check_cell(cell: Cell) -> None:
     """Raise `ValueError` if the declarations of a cell are inconsistent."""
@@ -318,10 +331,10 @@ class BlockCell(Cell):
     def project_input(self, x: Tensor) -> Tensor:
         return linear(x, self.weight_ih, self.bias)
 
-    def split_blocks(self, weight: Tensor) -> dict[str, Tensor]:
+    def split_blocks(self, weight: Tensor, prefix: str = "") -> dict[str, Tensor]:
         """Return the blocks of a weight or a bias by name; if it has fewer than the cell, they are the last ones."""
         parts = weight.split(self.hidden_size)
-        return dict(zip(self.blocks[-len(parts) :], parts, strict=True))
+        return prefixed(prefix, dict(zip(self.blocks[-len(parts) :], parts, strict=True)))
 
     def input_matrices(self) -> dict[str, Tensor]:
         return self.split_blocks(self.weight_ih)
@@ -373,7 +386,7 @@ class StackedCell(BlockCell):
         """Return the weights by name: W_if reads x for the block f, W_hf reads h; b_if and b_hf are its biases."""
         named = prefixed("W_i", self.input_matrices()) | prefixed("W_h", self.recurrent_matrices())
         named |= prefixed("b_i", self.biases())
-        return named | prefixed("b_h", self.split_blocks(self.bias_hh))
+        return named | self.split_blocks(self.bias_hh, "b_h")
 
     def initialise(self) -> None:
         """Initialise for a task: recurrent matrices of each block orthogonal, other matrices Xavier, biases 0."""
@@ -384,19 +397,6 @@ class StackedCell(BlockCell):
         for name, weight in self.named_parameters(recurse=False):
             if name not in (*self.inputs, *self.recurrent):
                 (nn.init.zeros_ if weight.dim() == 1 else nn.init.xavier_uniform_)(weight)
-
-
-def split_heads(hidden_size: int, heads: int | None, *, min_units: int = 1) -> tuple[int, int]:
-    """Return the number of heads and of units of each; by default 4, 2 or 1 heads, the most that divide the units.
-
-    By default, heads have at least `min_units` units if possible.
-    """
-    if heads is None:
-        heads = next(n for n in (4, 2, 1) if n == 1 or (hidden_size % n == 0 and hidden_size // n >= min_units))
-    if heads < 1 or hidden_size % heads or heads != int(heads):
-        divisors = ", ".join(str(n) for n in range(1, min(hidden_size, 64) + 1) if hidden_size % n == 0)
-        raise ValueError(f"{heads} heads do not divide {hidden_size} hidden units; choose one of {divisors}.")
-    return int(heads), hidden_size // int(heads)
 
 
 def small_normal_(weight: Tensor) -> Tensor:

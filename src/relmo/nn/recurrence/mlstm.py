@@ -9,18 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, linear, logsigmoid
 
-from relmo.nn.recurrence.base import (
-    BlockCell,
-    Quantity,
-    Record,
-    State,
-    gate,
-    gates,
-    small_normal_,
-    split_heads,
-    state,
-    unchanged,
-)
+from relmo.nn.recurrence.base import BlockCell, Quantity, Record, State, gates, small_normal_, state, unchanged
 
 BLOCKS = ("q", "k", "v", "o", "i", "f")  # order of the stacked weights
 CHUNK_STEPS = 48  # steps that are computed at once
@@ -62,7 +51,7 @@ class MLSTMCell(BlockCell):
 
     def __init__(self, input_size: int, hidden_size: int, *, heads: int | None = None):
         super().__init__(input_size, hidden_size)
-        self.heads, self.head_size = split_heads(hidden_size, heads, min_units=2)
+        self.heads, self.head_size = self.split_heads(heads, min_units=2)
         if self.head_size == 1:
             raise ValueError("A head of one unit is 0 after its norm; choose fewer heads or more hidden units.")
         self.rows = [hidden_size] * 4 + [self.heads] * 2
@@ -80,7 +69,7 @@ class MLSTMCell(BlockCell):
             state("n", heads, d, role="normaliser"),
             state("m", heads, role="stabiliser"),
             *gates(heads, i="input gate", f="forget gate"),
-            gate("o", H, description="output gate"),
+            *gates(H, o="output gate"),
             Quantity("q", (heads, d), "candidate", "query"),
             Quantity("k", (heads, d), "candidate", "key"),
             Quantity("v", (heads, d), "candidate", "value"),

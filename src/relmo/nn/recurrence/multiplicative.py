@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, pad
 
-from relmo.nn.recurrence.base import BlockCell, Quantity, Record, State, gates, orthogonal_, prefixed, state, unchanged
+from relmo.nn.recurrence.base import BlockCell, Quantity, Record, State, gates, orthogonal_, state, unchanged
 
 BLOCKS = ("m", "i", "f", "o", "g")  # order of the stacked weights that read x; those that read m start at i
 
@@ -83,8 +83,8 @@ class MultiplicativeLSTMCell(BlockCell):
 
     def named_weights(self) -> dict[str, Tensor]:
         """Return the weights by name: W_if reads x for the block f, W_mf reads m; W_hm reads h; b_f is a bias."""
-        named = prefixed("W_i", self.input_matrices()) | prefixed("W_m", self.split_blocks(self.weight_mh))
-        return named | prefixed("b_", self.biases()) | {"W_hm": self.weight_hh}
+        named = self.split_blocks(self.weight_ih, "W_i") | self.split_blocks(self.weight_mh, "W_m")
+        return named | self.split_blocks(self.bias, "b_") | {"W_hm": self.weight_hh}
 
     def recurrent_matrices(self) -> dict[str, Tensor]:
         """Return the only matrix that reads the previous output, that of m.

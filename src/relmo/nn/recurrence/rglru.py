@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
-from relmo.nn.recurrence.base import Cell, Quantity, Record, State, gates, split_heads, state, unchanged
+from relmo.nn.recurrence.base import Cell, Quantity, Record, State, gates, state, unchanged
 from relmo.nn.recurrence.scan import linear_scan
 
 RATE = 8  # c of the paper
@@ -42,7 +42,7 @@ class RGLRUCell(Cell):
 
     def __init__(self, input_size: int, hidden_size: int, *, heads: int = 1):
         super().__init__(input_size, hidden_size)
-        self.heads, d = split_heads(hidden_size, heads)
+        self.heads, d = self.split_heads(heads)
         self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size))
         self.weight_gates = nn.Parameter(torch.empty(2, self.heads, d, d))  # of r and i
         self.bias = nn.Parameter(torch.empty(2, hidden_size))

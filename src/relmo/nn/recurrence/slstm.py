@@ -10,18 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid
 
-from relmo.nn.recurrence.base import (
-    BlockCell,
-    Quantity,
-    Record,
-    State,
-    gates,
-    prefixed,
-    small_normal_,
-    split_heads,
-    state,
-    unchanged,
-)
+from relmo.nn.recurrence.base import BlockCell, Quantity, Record, State, gates, small_normal_, state, unchanged
 
 BLOCKS = ("i", "f", "z", "o")  # order of the stacked weights
 PIECE_STEPS = 32  # steps whose tensors fit the processor's cache
@@ -57,7 +46,7 @@ class SLSTMCell(BlockCell):
 
     def __init__(self, input_size: int, hidden_size: int, *, heads: int | None = None):
         super().__init__(input_size, hidden_size)
-        self.heads, d = split_heads(hidden_size, heads)
+        self.heads, d = self.split_heads(heads)
         self.weight_ih = nn.Parameter(torch.empty(4 * hidden_size, input_size))
         self.weight_hh = nn.Parameter(torch.empty(self.heads, 4 * d, d))
         self.bias = nn.Parameter(torch.empty(4 * hidden_size))
@@ -89,8 +78,8 @@ class SLSTMCell(BlockCell):
 
     def named_weights(self) -> dict[str, Tensor]:
         """Return the weights by name: W_if reads x for the block f, R_f (heads, d, d) reads h; b_f is a bias."""
-        named = prefixed("W_i", self.input_matrices()) | prefixed("R_", self._matrices_of_heads())
-        return named | prefixed("b_", self.biases())
+        heads = {f"R_{block}": matrices for block, matrices in self._matrices_of_heads().items()}
+        return self.split_blocks(self.weight_ih, "W_i") | heads | self.split_blocks(self.bias, "b_")
 
     def recurrent_matrices(self) -> dict[str, Tensor]:
         """Return the block-diagonal matrices (H, H) with which the gates and the candidate read h."""
