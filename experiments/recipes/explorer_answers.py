@@ -21,7 +21,15 @@ from experiments.recipes.explorer_cards import make_cards
 from relmo.analysis.core.features import tracks
 from relmo.disk.outputs import atomic
 from relmo.explorer.align import AlignSession, is_seq2seq
-from relmo.explorer.examples import ANSWERS_FILE, CARDS, COUNTING, EXAMPLES, find_example, get_agreement, list_examples
+from relmo.explorer.examples import (
+    ANSWERS_FILE,
+    CARDS,
+    COUNTING,
+    find_example,
+    get_agreement,
+    installed_examples,
+    list_examples,
+)
 from relmo.explorer.params import parse_unit
 from relmo.explorer.session import Session, cut_window, find_busiest
 from relmo.explorer.work import Worker
@@ -77,7 +85,7 @@ def list_jobs(session: Session) -> dict[str, tuple[str, dict[str, Any]]]:
     is_bilm = isinstance(session.model, BiLM)
     features = session.suitable_features(text)
     jobs: dict[str, tuple[str, dict[str, Any]]] = {"memory": ("memory", {"lags": 60, "positions": 16})}
-    if next(model.name for model in EXAMPLES if model.text == text) == session.name:  # others show the same
+    if next(model.name for model in installed_examples() if model.text == text) == session.name:  # others show the same
         if session.named or is_bilm:
             jobs["find"] = ("find", {"features": features, "ablate": "zero", "symbols": 2000 if is_bilm else 10_000})
         networks = []

@@ -8,9 +8,9 @@ from experiments.recipes.explorer_cards import Card, make_cards
 from relmo.explorer.examples import (
     ANSWERS_FILE,
     COUNTING,
-    EXAMPLES,
     EXAMPLES_DIR,
     find_example,
+    installed_examples,
     load_cards,
     read_answers,
 )
@@ -120,7 +120,9 @@ def test_an_n_gram_says_what_it_was_counted_on(prose: Session) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [model.name for model in EXAMPLES if model.text and find_example(model.name)])
+@pytest.mark.parametrize(
+    "name", [model.name for model in installed_examples() if model.text and find_example(model.name)]
+)
 def test_a_named_cell_opens_on_what_it_is_about(name: str) -> None:
     session = Session.open(name, device="cpu")
     for cell in session.answer("about", {})["named"]:

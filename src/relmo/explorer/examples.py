@@ -14,6 +14,8 @@ from relmo.store.installed import DATA, EXAMPLES_DIR, bundled_models, get_instal
 
 COUNTING = EXAMPLES_DIR / "counting.json"
 """Precomputed results of the counting experiment."""
+MODELS = EXAMPLES_DIR / "models.json"
+"""Bundled models in the order of the list, with the texts that they are opened on."""
 CARDS = EXAMPLES_DIR / "cards.json"
 """Cards of the start page, one phenomenon each, in the order of a lecture."""
 ANSWERS_FILE = "answers.json"
@@ -40,26 +42,10 @@ class ModelEntry:
         return model.folder
 
 
-EXAMPLES = (
-    ModelEntry("prose", "a character-level LSTM trained on War and Peace", "story"),
-    ModelEntry("code", "a character-level LSTM trained on the source of SQLite, in C", "code"),
-    ModelEntry("prose-elman", "an Elman network of 256 cells trained on War and Peace", "story", "prose"),
-    ModelEntry("prose-gru", "a GRU of 256 cells trained on War and Peace", "story", "prose"),
-    ModelEntry("prose-lstm", "an LSTM of 256 cells trained on War and Peace", "story", "prose"),
-    ModelEntry("anbn-lstm", "an LSTM that learned to count a's and b's", "counting", "counting"),
-    ModelEntry("anbn-gru", "a GRU trained on the same task", "counting", "counting"),
-    ModelEntry("hello", "an Elman network to compute by hand", "hello", "hello"),
-    ModelEntry("hello-gru", "a GRU to compute by hand", "hello", "hello"),
-    ModelEntry("hello-lstm", "an LSTM to compute by hand", "hello", "hello"),
-    ModelEntry("small", "ELMo, which reads words in both directions", "sentences"),
-    ModelEntry("english-french", "a network that translates English into French"),
-    ModelEntry("addition", "a network that adds numbers, digit by digit"),
-)
-
-
 def installed_examples() -> list[ModelEntry]:
     """Return the bundled models that are installed."""
-    return [model for model in EXAMPLES if model.name in bundled_models()]
+    entries = [ModelEntry(**record) for record in json.loads(MODELS.read_text(encoding="utf-8"))]
+    return [model for model in entries if model.name in bundled_models()]
 
 
 def list_models() -> list[ModelEntry]:

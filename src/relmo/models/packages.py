@@ -22,29 +22,7 @@ PREFIX = "relmo-"
 PACKAGE_NAME = re.compile(r"[a-z0-9]+([-_.][a-z0-9]+)*", re.IGNORECASE)
 VERSION = re.compile(r"\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?")
 LICENSE = re.compile(r"[A-Za-z0-9.+-]+( (AND|OR|WITH) [A-Za-z0-9.+-]+)*")
-TEMPLATE = """\
-[build-system]
-requires = ["hatchling>=1.25"]
-build-backend = "hatchling.build"
-
-[project]
-name = {package}
-version = {version}
-description = {description}
-readme = {card}
-{license}requires-python = ">=3.11"
-dependencies = {dependencies}
-keywords = {keywords}
-
-[project.entry-points.{group}]
-{name} = {module}
-
-[tool.hatch.build]
-ignore-vcs = true
-
-[tool.hatch.build.targets.wheel]
-packages = [{module}]
-"""
+TEMPLATE = Path(__file__).with_name("package.template")
 
 
 class PackageName(NamedTuple):
@@ -115,5 +93,5 @@ def write_package(
         }
         values = {key: json.dumps(value, ensure_ascii=False) for key, value in fields.items()}
         values["license"] = f"license = {json.dumps(about['license'])}\n" if about.get("license") else ""
-        (folder / PROJECT).write_text(TEMPLATE.format(**values), encoding="utf-8")
+        (folder / PROJECT).write_text(TEMPLATE.read_text(encoding="utf-8").format(**values), encoding="utf-8")
     return names
