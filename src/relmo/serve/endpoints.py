@@ -277,8 +277,8 @@ class SurprisalEndpoint(Endpoint):
         for option in dataclasses.fields(SurprisalOptions):
             # a request with adaptation would need a copy of the model
             is_accepted = (takes_all or option.name in parameters) and option.name not in ("adapt", "reset")
-            if option.name == "space" and is_accepted and not takes_all:
-                is_accepted = model.settings.text.unit == "char"
+            if is_accepted and not takes_all and option.name in ("space", "direction"):
+                is_accepted = model.unit == "char" if option.name == "space" else len(model.directions) > 1
             if is_accepted:
                 choices = get_args(option.type)
                 kind = choices[0] if NoneType in choices else option.type  # None stands for a field that is left out
