@@ -40,6 +40,7 @@ CELLS: dict[str, Callable[[int, int], Cell]] = {
 
 
 TOLERANCE = {torch.float32: {"rtol": 1e-5, "atol": 1e-6}, torch.float64: {"rtol": 1e-10, "atol": 1e-12}}
+GRADIENT_TOLERANCE = TOLERANCE | {torch.float32: {"rtol": 1e-4, "atol": 1e-5}}  # sums over steps and rows
 
 
 def torch_layers(name: str, input_size: int, hidden: int, layers: int) -> nn.RNNBase:
@@ -132,7 +133,7 @@ def test_cell_equals_torch_forward_and_backward(name: str, size: Sizes) -> None:
     own = gradients([y, *finals], [x, *starts, *(w for cell in ours for w in cell.parameters())])
     expected = gradients([expected_y, *expected_finals], [x, *starts, *(w for ws in theirs.all_weights for w in ws)])
     assert len(own) == len(expected)
-    torch.testing.assert_close(own, expected, **TOLERANCE[size.dtype])
+    torch.testing.assert_close(own, expected, **GRADIENT_TOLERANCE[size.dtype])
 
 
 CLIPPED = {
