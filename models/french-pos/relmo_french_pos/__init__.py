@@ -1,0 +1,1 @@
+"""The model french-pos: relmo.load("french-pos")."""

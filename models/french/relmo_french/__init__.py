@@ -1,0 +1,1 @@
+"""The model french: relmo.load("french")."""
