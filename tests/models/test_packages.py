@@ -18,6 +18,7 @@ from relmo.models.packages import parse_name, write_package
 from relmo.store.installed import bundled_models, find_clashes, get_installed, packaged_models
 from tests.support.small_models import language_model
 
+PROJECTS = Path(__file__).parents[2] / "models"
 ABOUT = {"text": "a cat on a mat", "languages": ["da", "nn"], "license": "CC-BY-4.0"}
 
 
@@ -66,6 +67,14 @@ def test_a_package_is_found_by_its_name(model: Path, site: Path, tmp_path: Path)
     record = gather_installed(package)
     assert (record["package"], record["version"], record["text"]) == ("relmo-letters", "1.2", ABOUT["text"])
     assert record["languages"] == ["da", "nn"]
+
+
+def test_the_packages_of_the_repository_load_by_name(site: Path) -> None:
+    for project in sorted(PROJECTS.iterdir()):
+        install(project, site)
+    assert relmo.load("french", kinds="bilm").embed(["la banque"])[0].shape == (3, 2, 128)
+    tags = relmo.load("french-pos", kinds="tagger").predict(["Le roi dort ."])[0].tags
+    assert tags == ["DET", "NOUN", "VERB", "PUNCT"]
 
 
 def test_a_folder_takes_precedence_over_an_installed_model_of_its_name(
