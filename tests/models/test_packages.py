@@ -73,6 +73,7 @@ def test_the_packages_of_the_repository_load_by_name(site: Path) -> None:
     for project in sorted(PROJECTS.iterdir()):
         install(project, site)
     assert relmo.load("french", kinds="bilm").embed(["la banque"])[0].shape == (3, 2, 128)
+    assert relmo.load("names", kinds="tagger").predict(["Anna lives in Oslo ."])[0].tags[0] == "B-PER"
     tags = relmo.load("french-pos", kinds="tagger").predict(["Le roi dort ."])[0].tags
     assert tags == ["DET", "NOUN", "VERB", "PUNCT"]
 

@@ -1,0 +1,1 @@
+"""The model names: relmo.load("names")."""
