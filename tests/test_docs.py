@@ -101,7 +101,7 @@ class Pages:
         self.outputs: dict[str, list[str]] = {page: [] for page in PAGES}
         (folder / "src").symlink_to(ROOT / "src")
         weights = {"weights.th": saved_allennlp.th(saved_allennlp.tagger())}  # for coming-from.md
-        (folder / "stimuli.csv").write_text(read_blocks("docs/surprisal.md", "csv")[0])
+        (folder / "stimuli.csv").write_text(read_blocks("docs/surprisal.md", "text")[0])
         saved_allennlp.archive(folder / "model.tar.gz", weights)
         many_langs.write(folder / "zh.model")
         words = ["<unk>", "<eos>", "the", "keys"]
