@@ -49,19 +49,26 @@ def scores_of(model: SequenceModel, file: Path, **options: Any) -> tuple[Any, An
 
 
 class Descent:
-    """A copy of a network and SGD, with decay to the original weights."""
+    """A copy of a network and SGD, with decay to the original weights, or with gradients of a limited norm."""
 
-    def __init__(self, model: SequenceModel, rate: float, decay: float = 0.0):
+    def __init__(self, model: SequenceModel, rate: float, decay: float = 0.0, clip: float = math.inf):
         self.network = copy.deepcopy(model.network)
         if isinstance(self.network, BiLMNetwork):  # fast recurrences have no gradient between their calls
             self.network.lstm.fast = False
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=rate)
         self.originals, self.decay = [p.detach().clone() for p in self.network.parameters()], decay
+        self.clip = clip
+        self.norms: list[float] = []
 
     def step(self, losses: list[Tensor]) -> None:
         before = [parameter.detach().clone() for parameter in self.network.parameters()]
         self.optimizer.zero_grad()
         torch.stack(losses).mean().backward()
+        gradients = [parameter.grad for parameter in self.network.parameters() if parameter.grad is not None]
+        self.norms.append(math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients)))
+        if self.norms[-1] > self.clip:
+            for gradient in gradients:
+                gradient *= self.clip / self.norms[-1]
         self.optimizer.step()
         with torch.no_grad():
             for parameter, old, original in zip(self.network.parameters(), before, self.originals, strict=True):
@@ -299,9 +306,9 @@ def to_bits(loss: Tensor, log_p: Tensor) -> tuple[float, float]:
     return loss.item() / math.log(2), -float((log_p.exp() * log_p).sum()) / math.log(2)
 
 
-def adapted_lines(model: LanguageModel, lines: list[str], rate: float, reset: str) -> list[list[Rows]]:
+def adapted_lines(descent: Descent, model: LanguageModel, lines: list[str], reset: str) -> list[list[Rows]]:
     """Return the scores of the symbols of the words of each line; those of its end are a word."""
-    descent, last, result = Descent(model, rate), "</s>", []
+    last, result = "</s>", []
     state = descent.network.initial_state(1)
     for n, line in enumerate(lines):
         if reset == "text" and n and not lines[n - 1].strip():
@@ -334,9 +341,11 @@ def adapted_lines(model: LanguageModel, lines: list[str], rate: float, reset: st
 @pytest.mark.parametrize("reset", ["never", "text", "sentence"])
 def test_lines_are_scored_before_the_weights_see_them(reset: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surprisal, "BLOCK", 30)
-    model = language_model()
+    monkeypatch.setattr(adapt, "MAX_GRADIENT_NORM", 1.2)
+    model, descent = language_model(), Descent(language_model(), 0.2, clip=1.2)
     table = model.surprisal(LINES, adapt=0.2, reset=reset, rows="whitespace")  # type: ignore[arg-type]
-    expected = adapted_lines(model, LINES, 0.2, reset)
+    expected = adapted_lines(descent, model, LINES, reset)
+    assert min(descent.norms) < 1.2 < max(descent.norms)
     words = [row for scores, line in zip(expected, LINES, strict=True) for row in scores[: len(line.split())]]
     assert [row.surprisal for row in table] == pytest.approx([sum(bits for bits, _ in row) for row in words], rel=1e-5)
     assert [row.entropy for row in table] == pytest.approx([row[0][1] for row in words], rel=1e-5)
@@ -351,7 +360,7 @@ def test_lines_are_scored_before_the_weights_see_them(reset: str, monkeypatch: p
 @pytest.mark.parametrize("context", ["text", "sentence"])
 def test_sentences_of_a_bilm_are_scored_before_the_weights_see_them(direction: str, reset: str, context: str) -> None:
     model, lines, d = bilm(), ["the cat sat", "a mat", "", "the large cat", "the mat"], int(direction == "backward")
-    descent, expected = Descent(model, 0.05), []
+    descent, expected = Descent(model, 0.05, clip=0.25), []
     state = descent.network.initial_state(1)
     for n, line in enumerate(lines):
         if reset == "text" and n and not lines[n - 1]:

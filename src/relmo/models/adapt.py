@@ -4,8 +4,8 @@
     p(w) = (1 - lambda) p_model(w) + lambda p_cache(w)                neural cache
     p_cache(w) ~ sum over the last positions i with w_i = w of exp(theta h_t . h_i)
 
-g is the gradient of the mean loss. With statistics, S is the root mean square of the gradients of another text, and R
-is S divided by its mean over the weights, at most 1 / decay; else both are 1. h is the input of the output layer.
+g is the gradient of the mean loss, clipped in `LineAdapter`. With statistics, S is its root mean square over another
+text, and R is S divided by its mean over weights, at most 1 / decay; else both are 1. h is the output layer's input.
 
     Krause et al. 2018, Dynamic evaluation of neural sequence models;  Mikolov et al. 2010 (without statistics)
     Grave et al. 2017, Improving neural language models with a continuous cache
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from relmo.errors import SettingError
-from relmo.models.evaluate import Progress, Watch, full_precision
+from relmo.models.evaluate import UNROLL, Progress, Watch, full_precision
 from relmo.settings.options import AdaptOptions, SurprisalOptions
 from relmo.text.sources import SourceText
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from relmo.models.surprisal import Rows
 
 SEGMENTS = {"word": 5, "char": 20}  # default symbols between updates
-UNROLL = 256  # symbols that are read at a time without updates
 STATISTICS_LANES = 100  # parallel lanes of the text for statistics, and
 EPSILON = 1e-3  # added to S, as in the code of Krause et al.
+MAX_GRADIENT_NORM = 0.25  # of a line, as in the code of van Schijndel & Linzen; Krause et al. do not clip
 Memory = tuple[Tensor, Tensor]  # features (N, D) of a neural cache, and the symbols (N,) that they predicted
 
 
@@ -187,8 +187,9 @@ class LineAdapter(Adapter):
         return scores
 
     def on_losses(self, losses: Tensor, stop: int) -> None:
-        """Add the gradient of the losses up to a step; at a bound, update the weights."""
+        """Add the gradient of the losses up to a step; at a bound, clip its norm and update the weights."""
         index = int(np.searchsorted(self.bounds, stop))
         (losses.sum() / (self.bounds[index] - self.bounds[index - 1])).backward()
         if self.bounds[index] == stop:
+            torch.nn.utils.clip_grad_norm_(self.parameters, MAX_GRADIENT_NORM)
             self.step()

@@ -25,7 +25,7 @@ from relmo.disk.files import import_pyarrow
 from relmo.disk.outputs import atomic, refuse_existing
 from relmo.errors import SettingError
 from relmo.models.adapt import LineAdapter
-from relmo.models.evaluate import full_precision
+from relmo.models.evaluate import UNROLL, full_precision
 from relmo.nn.recurrence import State
 from relmo.settings.bilm import BiLMTextSettings
 from relmo.settings.fields import check_sentences
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 14  # symbols per block of lines
 BATCH_LINES = 64  # independent lines per batch
-UNROLL = 256  # symbols that a network reads at a time
 MAX_PROBS = {"cuda": 1 << 26, "cpu": 1 << 22}  # probabilities in memory; on a CPU more of them are slower
 COLUMNS = ("line", "position", "word", "start", "end", "surprisal", "entropy", "entropy_reduction", "unknown")
 MAX_NOTEBOOK_ROWS = 200

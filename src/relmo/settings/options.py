@@ -71,7 +71,7 @@ class SurprisalOptions(SettingsSection):
     ends: bool = False
     """Show the ends of lines and texts (backward: the beginnings) as rows of their own."""
     adapt: AdaptationRate | None = None
-    """Learning rate of an update of the weights after each line, by its gradient (van Schijndel & Linzen 2018)."""
+    """Learning rate of the update of weights after each line, by its clipped gradient (van Schijndel & Linzen 2018)."""
     reset: Annotated[Literal["never", "text", "sentence"], Only(adapt=ENABLED)] = "never"
     """When the original weights are restored. never: they adapt to all lines. text: after an empty line, and where the
     id in a table changes. sentence: after each line; the weights adapt to its words, one by one."""
