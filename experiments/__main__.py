@@ -191,6 +191,7 @@ def reading_times(
     *,
     model: Annotated[list[str] | None, Parameter(negative="")] = None,
     corpus: Literal["natural-stories", "ucl"] = "natural-stories",
+    adapt: str | None = None,
     train: bool = True,
     keep: Path | None = None,
     data: Path | None = None,
@@ -216,12 +217,17 @@ def reading_times(
 
         python -m experiments reading-times --corpus ucl --keep out/reading-times
 
+        python -m experiments reading-times --keep out/reading-times --adapt 0.03,0.1
+
     Parameters
     ----------
     model
         Folder of a language model of any kind; may be given several times. By default the bundled model.
     corpus
         Words that were read: natural-stories or ucl.
+    adapt
+        Comma-separated learning rates: also compare each neural model adapted to the text while it reads, after each
+        sentence, at each rate (van Schijndel & Linzen 2018).
     train
         Train the 5-gram and the LSTM. Otherwise only the given models are compared with the published predictors.
     keep
@@ -244,24 +250,25 @@ def reading_times(
         raise SettingError("--plot draws Natural Stories only.")
 
     from experiments import ucl_sentences
-    from experiments.reading_times import draw_gains, make_table, read_data, train_baselines
+    from experiments.reading_times import draw_gains, make_table, parse_rates, read_data, train_baselines
     from relmo.explorer.extras import data_folder
     from relmo.loading import FORWARD_KINDS, load
 
     say = make_printer(quiet=quiet)
+    rates = [] if adapt is None else parse_rates(adapt)
     words = read_data(data_folder(data)) if corpus == "natural-stories" else None
     sentences = ucl_sentences.read_sentences(data_folder(data)) if corpus == "ucl" else None
     models = {name: load(name, kinds=FORWARD_KINDS, device=device) for name in model or ["small"]}
     baselines = train_baselines(data_folder(data), keep, device=device, on_message=say) if train else {}
     if sentences is not None:
-        report = ucl_sentences.compare_models(sentences, baselines | models, seed=seed, on_message=say)
+        report = ucl_sentences.compare_models(sentences, baselines | models, rates=rates, seed=seed, on_message=say)
         if json:
             print_json({"models": [*baselines, *models]} | report)
         else:
-            print_tables(*ucl_sentences.make_tables(report["gains"]))
+            print_tables(*ucl_sentences.make_tables(report))
         return
     assert words is not None
-    table = make_table(words, baselines | models, seed=seed, on_message=say)
+    table = make_table(words, baselines | models, rates=rates, seed=seed, on_message=say)
     if plot is not None:
         draw_gains(plot, table.rows)
         report_written(plot, quiet=quiet)

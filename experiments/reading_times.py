@@ -5,6 +5,7 @@
     Smith & Levy 2013, The effect of word predictability on reading time is logarithmic
     Goodkind & Bicknell 2018, Predictive power of word surprisal for reading times is a linear function of language
         model quality
+    van Schijndel & Linzen 2018, A neural model of adaptation in reading
 
 A word's reading time is the logarithm of the geometric mean over its readers. Two linear models are fitted to it:
 
@@ -25,6 +26,9 @@ smooth effects of surprisal and with random intercepts.
 - Words are those that readers saw, with their punctuation: the surprisals of a model's tokens are summed.
 - Language models read a story as one line, as paragraphs are in their training text. Bidirectional models read one
   sentence per line, forward, with the state carried from one to the next.
+- Adapted models are updated after each sentence, which is scored before. Each story begins with the original weights,
+  as in van Schijndel & Linzen's analysis of reading times. They read one sentence per line, and so do the models that
+  they are compared with.
 - The 5-gram and the LSTM are trained here on the same text, the first TEXT_BYTES of one part of the training mix, a
   hundredth of what a study would use. Use --model for better ones.
 - An unknown word has the surprisal of <unk>, which is low. The share of such words is stated.
@@ -47,7 +51,7 @@ import numpy as np
 from experiments.reading_models import Intercepts, mixed_log_likelihoods, smooth_log_likelihood, word_form
 from experiments.tables import ComparedRow, PublishedTable, require_data
 from relmo.analysis.core.show import save_figure
-from relmo.errors import CorpusError, ModelError
+from relmo.errors import CorpusError, ModelError, SettingError, quote
 from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
@@ -70,6 +74,7 @@ STORIES = "natural_stories*.tsv"
 SPILLOVER = 2  # preceding words whose properties are predictors too
 FOLDS, BOOTSTRAPS = 10, 2000
 TEXT, TEXT_BYTES = "lm/pretrain-0.txt", 20_000_000
+MAX_RATE = 1e6
 SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*")
 GPT3 = "GPT-3 (davinci, published)"
 NOTES = [
@@ -85,6 +90,11 @@ NOTES = [
     "bits/word: words with their punctuation, unknown words counted as <unk>; models with different vocabularies "
     "cannot be compared",
 ]
+ADAPTATION_NOTE = (
+    "adapted: the weights are updated after each sentence at this learning rate, as by relmo surprisal --adapt; "
+    "{reset}. Choose the rate by bits/word on another text, not by these gains"
+)
+STORY_RESET = "each story begins with the original ones, and with --adapt all models read one sentence per line"
 
 
 class StoryWord(NamedTuple):
@@ -114,6 +124,46 @@ class Gain(NamedTuple):
     costs: np.ndarray
 
 
+class Reader(NamedTuple):
+    """Model that reads whole stories or one sentence per line, and may adapt to the text at a learning rate; `plain` is
+    the name of the reader without adaptation that it is compared with."""
+
+    model: BiLM | LanguageModel
+    by_sentence: bool = False
+    adapt: float | None = None
+    plain: str | None = None
+
+
+def make_readers(
+    models: Mapping[str, BiLM | LanguageModel], rates: Sequence[float] = (), seed: int = 0
+) -> dict[str, Reader]:
+    """Return the rows of a comparison: each model, plain and adapted at each rate, and the last one untrained. N-gram
+    models have no weights to adapt or to initialise."""
+    readers: dict[str, Reader] = {}
+    for name, model in models.items():
+        by_sentence = bool(rates) or isinstance(model, BiLM)
+        readers[name] = Reader(model, by_sentence)
+        if next(model.network.parameters(), None) is not None:
+            readers |= {f"{name}, adapted {rate:g}": Reader(model, by_sentence, rate, name) for rate in rates}
+    if rates and len(readers) == len(models):
+        raise SettingError("--adapt needs a neural network; n-gram models have no weights to adapt.")
+    last = list(models)[-1]
+    with suppress(ModelError):
+        readers[f"{last}, untrained"] = readers[last]._replace(model=untrained(models[last], seed))
+    return readers
+
+
+def parse_rates(text: str) -> list[float]:
+    """Return comma-separated learning rates."""
+    try:
+        rates = [float(part) for part in text.split(",")]
+    except ValueError:
+        rates = []
+    if not rates or not all(0 < rate <= MAX_RATE for rate in rates):
+        raise SettingError(f"--adapt: expected comma-separated learning rates above 0, not {quote(text)}")
+    return rates
+
+
 def read_data(data: Path) -> Stories:
     """Read the stories of the data folder, from one or more files."""
     folder = require_data(data, "tasks/reading_times", "Natural Stories")
@@ -127,17 +177,16 @@ def make_table(
     stories: Stories,
     models: Mapping[str, BiLM | LanguageModel],
     *,
+    rates: Sequence[float] = (),
     seed: int = 0,
     on_message: Callable[[str], None] = lambda _: None,
 ) -> PublishedTable:
-    """Compare the models, the last of them also untrained if it has weights, and GPT-3."""
+    """Compare the models, also adapted at these learning rates, the last of them also untrained, and GPT-3."""
+    readers = make_readers(models, rates, seed)
     surprisals: dict[str, tuple[np.ndarray, float | None]] = {}
-    for name, model in models.items():
+    for name, reader in readers.items():
         on_message(f"reading-times: surprisal of {name}")
-        surprisals[name] = compute_surprisal(model, stories.words)
-    last = list(models)[-1]
-    with suppress(ModelError):  # n-gram models have no weights to initialise
-        surprisals[f"{last}, untrained"] = compute_surprisal(untrained(models[last], seed), stories.words)
+        surprisals[name] = compute_surprisal(reader, stories.words)
     published = np.array([np.nan if word.gpt3 is None else word.gpt3 for word in stories.words])
     surprisals[GPT3] = published, None
     mask = _select_words(stories, published)
@@ -152,14 +201,20 @@ def make_table(
         linear = mean_with_interval(gains[name].by_word, sentence)
         ours = {"bits/word": float(bits[mask].mean()), **linear, **others, **costs}
         rows.append(ComparedRow(name, ours if unknown is None else ours | {"unknown %": 100 * unknown}))
+    pairs = [(name, reader.plain) for name, reader in readers.items() if reader.plain is not None]
     differences = {
         f"{a} - {b}": mean_with_interval(gains[a].by_word - gains[b].by_word, sentence)
-        for a, b in combinations(gains, 2)
+        for a, b in [*pairs, *combinations(gains, 2)]
     }
+    notes = [*NOTES, ADAPTATION_NOTE.format(reset=STORY_RESET)] if rates else list(NOTES)
+    for name, plain in pairs:
+        difference = differences[f"{name} - {plain}"]
+        interval = f"{difference[LOW]:.2f} to {difference[HIGH]:.2f}"
+        notes.append(f"{name}: gains {difference[GAIN]:.2f} more than {plain} ({interval})")
     counts = {"words": int(mask.sum()), "sentences": len(np.unique(sentence))}
     extra = {"differences": differences, "regressions": regressions, **counts}
     title = f"reading times of {int(mask.sum()):,} words and what surprisal explains of them"
-    return PublishedTable("reading-times", title, PAPER, COLUMNS, rows, list(NOTES), extra)
+    return PublishedTable("reading-times", title, PAPER, COLUMNS, rows, notes, extra)
 
 
 def read_stories(*paths: Path) -> Stories:
@@ -197,14 +252,14 @@ def _parse_word(row: TableRow) -> StoryWord:
     return word
 
 
-def compute_surprisal(model: BiLM | LanguageModel, words: Sequence[StoryWord]) -> tuple[np.ndarray, float]:
+def compute_surprisal(reader: Reader, words: Sequence[StoryWord]) -> tuple[np.ndarray, float]:
     """Return the surprisal of each word in bits (N,) and the share of unknown words. Each story starts from the initial
-    state."""
-    options = SurprisalOptions(rows="whitespace")
+    state and the original weights."""
+    options = SurprisalOptions(rows="whitespace", adapt=reader.adapt)
     rows = []
     for story in sorted({word.story for word in words}):
-        lines = _split_lines([word.text for word in words if word.story == story], sentences=isinstance(model, BiLM))
-        rows += [row for row in model.surprisal_rows(lines, options) if not row.is_end]
+        lines = _split_lines([word.text for word in words if word.story == story], sentences=reader.by_sentence)
+        rows += [row for row in reader.model.surprisal_rows(lines, options) if not row.is_end]
     if [row.word for row in rows] != [word.text for word in words]:
         raise CorpusError("the stories are not in order, or have words that contain whitespace")
     return np.array([row.surprisal for row in rows]), float(np.mean([row.unknown for row in rows]))

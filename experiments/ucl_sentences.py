@@ -11,23 +11,32 @@ in punctuation, of the word and of the one before it, and the position in the se
 its value of the word and of the one before it. The first two words of a sentence and its last one are left out: the
 table begins with the second word. Folds, gains and intervals are those of `experiments.reading_times`; the regressions
 those of `experiments.reading_models`.
+
+Adapted models are updated after each sentence, in the order of the file, and never return to their original weights.
+Every reader saw the sentences in another order.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments.reading_models import Intercepts, mixed_log_likelihoods, smooth_log_likelihood, word_form
-from experiments.reading_times import FOLDS, held_out_log_likelihood, mean_with_interval, shift
+from experiments.reading_times import (
+    ADAPTATION_NOTE,
+    FOLDS,
+    Reader,
+    held_out_log_likelihood,
+    make_readers,
+    mean_with_interval,
+    shift,
+)
 from experiments.tables import require_data
 from relmo.analysis.core.show import Table
-from relmo.errors import CorpusError, ModelError
+from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
-from relmo.models.sequence_model import untrained
 from relmo.text.readers.tables import TableRow, table_rows
 
 FILE = "tasks/reading_times/ucl_sentences.tsv"
@@ -59,6 +68,7 @@ REGRESSIONS = {
     "smooth": "smooth effects of the predictor (cubic regression splines)",
     "mixed": "linear effects and random intercepts of sentences and word forms",
 }
+ADAPTED = "adapted - plain"
 
 
 class Sentences(NamedTuple):
@@ -103,10 +113,10 @@ def _parse_row(row: TableRow, texts: dict[str, int]) -> tuple[int, int, bool, fl
         raise CorpusError(f"{row.place}: expected the columns of {Path(FILE).name} ({error})") from error
 
 
-def compute_predictors(model: BiLM | LanguageModel, sentences: Sentences) -> dict[str, np.ndarray]:
+def compute_predictors(reader: Reader, sentences: Sentences) -> dict[str, np.ndarray]:
     """Return surprisal, entropy reduction and whether it is unknown, of each word (N,) with its punctuation; each
     sentence is read alone."""
-    table = model.surprisal(sentences.texts, context="sentence", rows="whitespace")
+    table = reader.model.surprisal(sentences.texts, context="sentence", rows="whitespace", adapt=reader.adapt)
     rows = {(row.line - 1, row.position - 1): row for row in table}
     places = list(zip(sentences.sentence.tolist(), sentences.position.tolist(), strict=True))
     names = ("surprisal", "entropy_reduction", "unknown")
@@ -114,9 +124,13 @@ def compute_predictors(model: BiLM | LanguageModel, sentences: Sentences) -> dic
 
 
 def measure_gains(
-    sentences: Sentences, predictors: Mapping[str, np.ndarray], on_message: Callable[[str], None] = lambda _: None
+    sentences: Sentences,
+    predictors: Mapping[str, np.ndarray],
+    plain: Mapping[str, str],
+    on_message: Callable[[str], None] = lambda _: None,
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return by regression, predictor and measure the gain in nats per 1,000 words with its interval."""
+    """Return by regression, predictor and measure the gain in nats per 1,000 words with its interval; `plain` is the
+    predictor without adaptation of each adapted one."""
     mask = select_words(sentences)
     length = np.array([len(word) for word in sentences.words], dtype=float)
     punctuation = np.array([not word[-1].isalnum() for word in sentences.words], dtype=float)
@@ -130,6 +144,7 @@ def measure_gains(
     intercepts = Intercepts(sentence, np.array([word_form(word) for word in sentences.words])[mask])
     names = (*REGRESSIONS, "smooth - linear")
     gains: dict[str, Any] = {name: {predictor: {} for predictor in predictors} for name in names}
+    gains |= {ADAPTED: {predictor: {} for predictor in plain}} if plain else {}
     for measure, label in MEASURES.items():
         on_message(f"reading-times: {label}")
         times = sentences.columns[measure][mask]
@@ -141,6 +156,10 @@ def measure_gains(
                 gains[name][predictor][label] = mean_with_interval(log_likelihood - base, sentence)
         for predictor, curved, straight in zip(predictors, smooth[1:], linear[1:], strict=True):
             gains["smooth - linear"][predictor][label] = mean_with_interval(curved - straight, sentence)
+        by_predictor = dict(zip(predictors, linear[1:], strict=True))
+        for adapted, name in plain.items():
+            difference = by_predictor[adapted] - by_predictor[name]
+            gains[ADAPTED][adapted][label] = mean_with_interval(difference, sentence)
     return gains
 
 
@@ -148,25 +167,28 @@ def compare_models(
     sentences: Sentences,
     models: Mapping[str, BiLM | LanguageModel],
     *,
+    rates: Sequence[float] = (),
     seed: int = 0,
     on_message: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Compare the predictors of the models, the last of them also untrained if it has weights, and the published."""
-    predictors, unknown = {}, {}
+    """Compare the predictors of the models, also adapted at these learning rates, the last of them also untrained, and
+    the published ones."""
+    predictors, unknown, bits = {}, {}, {}
     mask = select_words(sentences)
-    by_name = dict(models)
-    last = list(models)[-1]
-    with suppress(ModelError):  # n-gram models have no weights to initialise
-        by_name[f"{last}, untrained"] = untrained(models[last], seed)
-    for name, model in by_name.items():
-        columns = compute_predictors(model, sentences)
+    readers = make_readers(models, rates, seed)
+    for name, reader in readers.items():
+        on_message(f"reading-times: surprisal of {name}")
+        columns = compute_predictors(reader, sentences)
         predictors[name] = columns["surprisal"]
         unknown[name] = float(columns["unknown"][mask].mean())
+        bits[name] = float(columns["surprisal"][mask].mean())
         if name in models:
             predictors[f"{name}, entropy reduction"] = columns["entropy_reduction"]
     predictors |= {label: sentences.columns[name] for name, label in PUBLISHED.items()}
-    counts = {"words": int(mask.sum()), "sentences": len(np.unique(sentences.sentence[mask])), "unknown": unknown}
-    return {"corpus": "ucl"} | counts | {"gains": measure_gains(sentences, predictors, on_message)}
+    plain = {name: reader.plain for name, reader in readers.items() if reader.plain is not None}
+    counts = {"words": int(mask.sum()), "sentences": len(np.unique(sentences.sentence[mask]))}
+    details = {"unknown": unknown, "bits/word": bits}
+    return {"corpus": "ucl"} | counts | details | {"gains": measure_gains(sentences, predictors, plain, on_message)}
 
 
 def select_words(sentences: Sentences) -> np.ndarray:
@@ -174,15 +196,22 @@ def select_words(sentences: Sentences) -> np.ndarray:
     return (sentences.position > 1) & ~sentences.is_last
 
 
-def make_tables(gains: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]) -> list[Table]:
-    """Return one table per regression; gains whose interval is above 0 have an asterisk."""
+def make_tables(report: Mapping[str, Any]) -> list[Table]:
+    """Return one table per regression, and one of the differences that adaptation makes."""
+    descriptions = REGRESSIONS | ({ADAPTED: "with linear effects"} if ADAPTED in report["gains"] else {})
     tables = []
-    for name, description in REGRESSIONS.items():
+    for name, description in descriptions.items():
         rows = []
-        for predictor, by_measure in gains[name].items():
+        for predictor, by_measure in report["gains"][name].items():
             cells = (by_measure[label] for label in MEASURES.values())
-            rows.append([predictor, *(f"{cell['gain']:.1f}{'*' if cell['from'] > 0 else ' '}" for cell in cells)])
+            rows.append(
+                [predictor, *(f"{cell['gain']:.1f}{'*' if cell['from'] * cell['to'] > 0 else ' '}" for cell in cells)]
+            )
         title = f"{name}: {description}; gain in held-out log-likelihood, nats per 1,000 words"
         tables.append(Table(["", *MEASURES.values()], rows, title))
-    tables[-1].notes.append("*: the 95% interval, bootstrapped over sentences, is above 0; --json has the intervals")
+    bits = "; ".join(f"{name}: {value:.2f}" for name, value in report["bits/word"].items())
+    tables[-1].notes.append("*: the 95% interval, bootstrapped over sentences, excludes 0; --json has the intervals")
+    tables[-1].notes.append(f"bits/word, unknown words counted as <unk>: {bits}")
+    if ADAPTED in report["gains"]:
+        tables[-1].notes.append(ADAPTATION_NOTE.format(reset="they are never reset"))
     return tables

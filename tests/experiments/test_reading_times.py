@@ -17,6 +17,7 @@ from experiments.reading_times import (
     GPT3,
     HIGH,
     LOW,
+    Reader,
     Stories,
     baseline_settings,
     bootstrap_interval,
@@ -24,14 +25,16 @@ from experiments.reading_times import (
     control_predictors,
     held_out_log_likelihood,
     make_table,
+    parse_rates,
     read_data,
     read_stories,
     train_baselines,
     write_beginning,
 )
-from relmo.errors import CorpusError
+from relmo.errors import CorpusError, SettingError
 from relmo.models.lm import LanguageModel
 from relmo.networks import make_language_model
+from relmo.networks.ngram import NGramLM
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
 from relmo.text.vocabulary import Vocabulary
 from support.published import find_row
@@ -48,6 +51,13 @@ def model_of() -> LanguageModel:
     for parameter in network.parameters():
         parameter.data.mul_(4.0)
     return LanguageModel(network, vocabulary, settings)
+
+
+def ngram_of() -> LanguageModel:
+    model = model_of()
+    settings = LMSettings(model=LanguageModelSettings(cell="ngram", order=2), text=model.settings.text)
+    ids = model.vocabulary.ids(["the", "cat", "saw", "a", "dog", ".", "\n", "</s>"])
+    return LanguageModel(NGramLM.fit(ids, vocab_size=len(model.vocabulary), order=2), model.vocabulary, settings)
 
 
 def write_stories(path: Path, bits: np.ndarray | None = None, slope: float = 0.0, stories: int = 2) -> Path:
@@ -104,7 +114,7 @@ def test_an_interval_is_wider_where_the_words_of_a_sentence_agree() -> None:
 def test_a_model_whose_surprisal_times_follow_gains_and_its_cost_is_found(tmp_path: Path) -> None:
     model = model_of()
     stories = read_stories(write_stories(tmp_path / "a.tsv"))
-    bits, unknown = compute_surprisal(model, stories.words)
+    bits, unknown = compute_surprisal(Reader(model), stories.words)
     assert unknown == 0.0
     expected = [
         row.surprisal
@@ -126,6 +136,38 @@ def test_a_model_whose_surprisal_times_follow_gains_and_its_cost_is_found(tmp_pa
     more = table.extra["differences"][f"mine - {GPT3}"]
     assert more[GAIN] == pytest.approx(mine[GAIN] - chance[GAIN])
     assert json.loads(json.dumps(table.summary()))["columns"] == list(reading_times.COLUMNS)
+
+
+def test_adapted_models_are_updated_after_each_sentence_and_begin_each_story_anew(tmp_path: Path) -> None:
+    model = model_of()
+    stories = read_stories(write_stories(tmp_path / "a.tsv"))
+    by_story = [" ".join(word.text for word in stories.words if word.story == story) for story in (1, 2)]
+    lines = [story.replace(". ", ".\n") + "\n" for story in by_story]
+    tables = [model.surprisal(text, rows="whitespace", adapt=0.5) for text in lines]
+    expected = [row.surprisal for table in tables for row in table]
+    bits, _ = compute_surprisal(Reader(model, by_sentence=True, adapt=0.5), stories.words)
+    assert bits == pytest.approx(expected)
+    stories = read_stories(write_stories(tmp_path / "b.tsv", bits, slope=0.01))
+    table = make_table(stories, {"5-gram": ngram_of(), "mine": model}, rates=[0.5, 0.01])
+    names = ["5-gram", "mine", "mine, adapted 0.5", "mine, adapted 0.01", "mine, untrained", GPT3]
+    assert [row.name for row in table.rows] == names
+    plain, adapted = (find_row(table, name).ours for name in names[1:3])
+    assert adapted["bits/word"] < plain["bits/word"]
+    assert adapted[GAIN] > plain[GAIN] > 0
+    difference = table.extra["differences"]["mine, adapted 0.5 - mine"]
+    assert difference[GAIN] == pytest.approx(adapted[GAIN] - plain[GAIN])
+    assert 0 < difference[LOW] < difference[GAIN] < difference[HIGH]
+    assert any(f"{difference[LOW]:.2f} to {difference[HIGH]:.2f}" in note for note in table.notes)
+
+
+def test_rates_that_cannot_be_used(tmp_path: Path) -> None:
+    assert parse_rates("0.03, 1") == [0.03, 1.0]
+    for text in ("", "fast", "0.1,", "0", "-1", "nan", "inf"):
+        with pytest.raises(SettingError, match="learning rates above 0"):
+            parse_rates(text)
+    stories = read_stories(write_stories(tmp_path / "a.tsv"))
+    with pytest.raises(SettingError, match="neural"):
+        make_table(stories, {"5-gram": ngram_of()}, rates=[0.1])
 
 
 def test_controls_are_those_of_the_word_and_of_the_two_before(tmp_path: Path) -> None:
@@ -155,7 +197,7 @@ def test_any_story_is_read_from_one_file_or_several(tmp_path: Path) -> None:
     stories = read_data(tmp_path)
     assert [word.story for word in stories.words] == [1, 1, 5, 5, 6, 6, 10, 10]
     assert stories.sentence.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    bits, _ = compute_surprisal(model_of(), stories.words)
+    bits, _ = compute_surprisal(Reader(model_of()), stories.words)
     assert bits.shape == (8,)
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.reading_times import Reader
 from experiments.ucl_sentences import (
+    ADAPTED,
     FILE,
     MEASURES,
     PUBLISHED,
@@ -60,7 +62,7 @@ def test_a_predictor_that_times_follow_gains_in_every_regression(tmp_path: Path)
     assert select_words(sentences).sum() == 60 * 5
     assert sentences.frequency[sentences.position == 4] == pytest.approx(6.0), "missing ones are the lowest"
     predictors = {name: sentences.columns[name] for name in ("psg", "rnn")}
-    gains = measure_gains(sentences, predictors)
+    gains = measure_gains(sentences, predictors, {})
     assert list(gains) == [*REGRESSIONS, "smooth - linear"]
     bent, smooth, linear = (
         gains[name]["psg"]["self-paced"]["gain"] for name in ("smooth - linear", "smooth", "linear")
@@ -72,7 +74,7 @@ def test_a_predictor_that_times_follow_gains_in_every_regression(tmp_path: Path)
         assert follows["from"] < follows["gain"] < follows["to"]
         assert abs(noise["gain"]) < 50
         assert abs(by_predictor["psg"]["N400"]["gain"]) < 50
-    tables = make_tables(gains)
+    tables = make_tables({"gains": gains, "bits/word": {}})
     assert [table.rows[0][1].endswith("*") for table in tables] == [True] * 3
     assert len(tables[0].columns) == 1 + len(MEASURES)
 
@@ -80,7 +82,7 @@ def test_a_predictor_that_times_follow_gains_in_every_regression(tmp_path: Path)
 def test_predictors_of_models_are_those_of_whole_sentences_read_alone(tmp_path: Path) -> None:
     write_sentences(tmp_path)
     sentences, model = read_sentences(tmp_path), model_of()
-    predictors = compute_predictors(model, sentences)
+    predictors = compute_predictors(Reader(model), sentences)
     for i in (0, 6, 20, 419):
         text = sentences.texts[sentences.sentence[i]]
         row = model.surprisal(text + "\n", context="sentence", rows="whitespace")[int(sentences.position[i])]
@@ -96,6 +98,27 @@ def test_models_are_compared_with_the_published_predictors(tmp_path: Path) -> No
     assert names == ["mine", "mine, entropy reduction", "mine, untrained", *PUBLISHED.values()]
     assert (report["words"], report["sentences"]) == (300, 60)
     json.dumps(report)
+
+
+def test_adapted_models_read_the_sentences_in_the_order_of_the_file(tmp_path: Path) -> None:
+    write_sentences(tmp_path)
+    sentences, model = read_sentences(tmp_path), model_of()
+    report = compare_models(sentences, {"mine": model}, rates=[0.5])
+    table = model.surprisal(sentences.texts, context="sentence", rows="whitespace", adapt=0.5)
+    bits = [row.surprisal for row in table if 3 <= row.position <= 7]
+    assert report["bits/word"]["mine, adapted 0.5"] == pytest.approx(np.mean(bits))
+    assert report["bits/word"]["mine, adapted 0.5"] < report["bits/word"]["mine"]
+    gains = report["gains"]
+    assert list(gains[ADAPTED]) == ["mine, adapted 0.5"]
+    for label in MEASURES.values():
+        cell = gains[ADAPTED]["mine, adapted 0.5"][label]
+        plain, adapted = (gains["linear"][name][label]["gain"] for name in ("mine", "mine, adapted 0.5"))
+        assert cell["gain"] == pytest.approx(adapted - plain)
+        assert cell["from"] < cell["gain"] < cell["to"]
+    tables = make_tables(report)
+    assert len(tables) == len(REGRESSIONS) + 1
+    assert [row[0] for row in tables[-1].rows] == ["mine, adapted 0.5"]
+    assert any("mine, adapted 0.5" in note for note in tables[-1].notes)
 
 
 def test_a_word_that_is_not_in_its_place_is_refused(tmp_path: Path) -> None:
