@@ -210,7 +210,7 @@ def make_table(
     for name, plain in pairs:
         difference = differences[f"{name} - {plain}"]
         interval = f"{difference[LOW]:.2f} to {difference[HIGH]:.2f}"
-        notes.append(f"{name}: gains {difference[GAIN]:.2f} more than {plain} ({interval})")
+        notes.append(f"difference in gain, {name} - {plain}: {difference[GAIN]:.2f} ({interval})")
     counts = {"words": int(mask.sum()), "sentences": len(np.unique(sentence))}
     extra = {"differences": differences, "regressions": regressions, **counts}
     title = f"reading times of {int(mask.sum()):,} words and what surprisal explains of them"

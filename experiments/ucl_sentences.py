@@ -13,7 +13,6 @@ table begins with the second word. Folds, gains and intervals are those of `expe
 those of `experiments.reading_models`.
 
 Adapted models are updated after each sentence, in the order of the file, and never return to their original weights.
-Every reader saw the sentences in another order.
 """
 
 from collections.abc import Callable, Mapping, Sequence

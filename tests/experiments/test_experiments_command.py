@@ -23,6 +23,7 @@ from relmo.networks.ngram import NGramLM
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
 from relmo.text.vocabulary import SentenceVocabulary, Vocabulary
+from support.small_models import language_model
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -174,6 +175,15 @@ def test_reading_times_takes_any_language_model_and_needs_no_training(run: Run, 
     assert status == 0
     (table,) = json.loads(output)["reproductions"]
     assert [row["name"] for row in table["rows"]] == [str(tmp_path / "model"), "GPT-3 (davinci, published)"]
+    for rate, message in (("fast", "learning rates"), ("0.1", "neural network")):
+        status, _, errors = run("reading-times", *options, "--adapt", rate)
+        assert status == 2
+        assert message in errors
+    language_model().save_pretrained(tmp_path / "neural")
+    options = [*options[:-1], tmp_path / "neural"]
+    status, output, _ = run("reading-times", *options, "--adapt", "0.1,0.2")
+    assert status == 0
+    assert f"{tmp_path / 'neural'}, adapted 0.2 - {tmp_path / 'neural'}: " in output
     status, _, errors = run("reading-times", *options[2:], "--data", tmp_path / "none")
     assert status == 2
     assert "Natural Stories: " in errors
