@@ -178,7 +178,7 @@ class Trainer:
         has_graphs = self.device.type == "cuda" and getattr(model, "graphs", False)
         if has_graphs and team.world_size == settings.accumulate == 1 and os.environ.get("RELMO_GRAPHS") != "0":
             self.graphed = GraphedLoss(self._loss, self.parameters)
-        self.total = max(1, math.ceil(settings.epochs * len(batches) / settings.accumulate))
+        self.total = self.count_steps(settings.epochs)
         self.number, self.best, self.since_best = 0, math.inf, 0
         self.carry: State | None = None
         self.clipped = torch.zeros((), device=self.device)
@@ -194,6 +194,15 @@ class Trainer:
         """Whether validation has not improved for `patience` validations before the last step."""
         patience = self.settings.patience
         return patience is not None and self.since_best >= patience and self.number < self.total
+
+    @property
+    def epoch(self) -> float:
+        """Number of passes over the training data so far."""
+        return self.number * self.settings.accumulate / len(self.batches)
+
+    def count_steps(self, epochs: float) -> int:
+        """Return the number of steps from the beginning of the run to this epoch."""
+        return max(1, math.ceil(epochs * len(self.batches) / self.settings.accumulate))
 
     def set_total_steps(self, total: int) -> None:
         """Set the total number of steps of the run."""
@@ -238,8 +247,7 @@ class Trainer:
             if self.settings.average_after is not None:
                 self._check_trigger(valid)
             seconds = time.perf_counter() - start
-        epoch = self.number * self.settings.accumulate / len(self.batches)
-        return Step(self.number, epoch, lr, loss, norm, self.clipped, count, valid, is_best, seconds)
+        return Step(self.number, self.epoch, lr, loss, norm, self.clipped, count, valid, is_best, seconds)
 
     def advance(self) -> tuple[Tensor, Tensor, float, int]:
         """Take one step without validation; return loss, gradient norm, learning rate and number of predictions."""
@@ -250,7 +258,7 @@ class Trainer:
         self.model.train()  # validation may have left modules in evaluation mode
         loss, count = self._backward()
         if self.frozen is not None:
-            for parameter in self.frozen(self.number * settings.accumulate / len(self.batches)):
+            for parameter in self.frozen(self.epoch):
                 parameter.grad = None  # no update, no decay, and no part in the norm
         norm = gradient_norm(self.parameters)
         factor = None
