@@ -85,7 +85,7 @@ def sample_paragraphs(parts: list[Path], num_words: int, held_out: np.ndarray) -
     """Yield paragraphs, as lines, of at most `num_words` words together."""
     total = sum(count_words(line) for _, line in read_lines(parts))
     num_read = num_taken = 0
-    seen: set[bytes] = set()
+    digests: set[bytes] = set()
     rng = random.Random(1)
     for part, line in read_lines(parts):
         # Whether a paragraph is due follows from the text before it, so that its length has no influence.
@@ -94,13 +94,13 @@ def sample_paragraphs(parts: list[Path], num_words: int, held_out: np.ndarray) -
         if not is_due or not line.strip():
             continue
         tokens = words(line)
-        key = hashlib.blake2b(" ".join(tokens).encode(), digest_size=8).digest()
-        if key in seen or has_common(grams(tokens), held_out):
+        digest = hashlib.blake2b(" ".join(tokens).encode(), digest_size=8).digest()
+        if digest in digests or has_common(grams(tokens), held_out):
             continue
         lines = [sentence.strip() for sentence in split_paragraph(line.strip(), rng)]
         size = sum(count_words(sentence) for sentence in lines)
         if num_taken + size <= num_words:
-            seen.add(key)
+            digests.add(digest)
             num_taken += size
             yield part, lines
 

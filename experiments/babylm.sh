@@ -12,11 +12,11 @@ data=$1 out=$2 words=$3 cell=${4:-lstm} kind=${KIND:-lm}
 name=${NAME:-$kind-$cell} epochs=${EPOCHS:-10} relmo=${RELMO:-relmo} python=${PYTHON:-python}
 model=$out/$name/model scores=$out/$name/scores valid=$data/lm/pretrain-valid.txt
 export PYTHONPATH="$(dirname "$0")/..${PYTHONPATH:+:$PYTHONPATH}"
-mkdir -p "$scores"
 
 run() { if [ -n "${LIMIT:-}" ]; then timeout --signal TERM "$((LIMIT > SECONDS ? LIMIT - SECONDS : 1))" "$@"; else "$@"; fi; }
 
 snapshots=$($python -m experiments.babylm epochs "$words" "$epochs")
+mkdir -p "$scores"
 run $python -m experiments.babylm text "$data" "$out" "$words"
 
 settings=$out/$name/settings.toml
@@ -52,6 +52,7 @@ vocabulary_size = 50000
 
 [model]
 cell = "$cell"
+projection = 256
 
 [train]
 precision = "$precision"

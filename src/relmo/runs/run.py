@@ -214,9 +214,10 @@ def run_training(
             if should_stop and not trainer.finished:
                 raise TrainingInterrupted
     if trainer.stopped_early:
+        epoch = trainer.number * settings.accumulate / len(trainer.batches)
         reporter.on_message(
-            f"Stopped early at epoch {trainer.epoch:.4g}: no improvement in validation for {trainer.since_best} "
-            f"evaluations (patience {settings.patience}); the best model is kept."
+            f"Stopped early at epoch {epoch:.4g}: no improvement in validation for {trainer.since_best} evaluations "
+            f"(patience {settings.patience}); the best model is kept."
         )
     if trainer.validate is None:
         _save_averaged(trainer, save, nullcontext(folder))

@@ -68,8 +68,7 @@ class TrainSettings(f.SettingsSection):
     """Seconds between checkpoints, from which an interrupted run can be resumed. They are less frequent if writing one
     takes long. 0 writes one at every step."""
     snapshots: Annotated[tuple[f.Epochs, ...], Meta(max_length=1000)] = ()
-    """Epochs, separated by commas, after which a copy of the model is written to snapshots/EPOCH in the output folder.
-    With average, it has the averaged weights."""
+    """Epochs, separated by commas, after which a copy of the model is kept in snapshots/EPOCH of the output folder."""
     log_every: f.Count = 50
     """Steps between lines of metrics.jsonl."""
     tensorboard: bool = False

@@ -195,11 +195,6 @@ class Trainer:
         patience = self.settings.patience
         return patience is not None and self.since_best >= patience and self.number < self.total
 
-    @property
-    def epoch(self) -> float:
-        """Number of passes over the training data so far."""
-        return self.number * self.settings.accumulate / len(self.batches)
-
     def count_steps(self, epochs: float) -> int:
         """Return the number of steps from the beginning of the run to this epoch."""
         return max(1, math.ceil(epochs * len(self.batches) / self.settings.accumulate))
@@ -247,7 +242,8 @@ class Trainer:
             if self.settings.average_after is not None:
                 self._check_trigger(valid)
             seconds = time.perf_counter() - start
-        return Step(self.number, self.epoch, lr, loss, norm, self.clipped, count, valid, is_best, seconds)
+        epoch = self.number * self.settings.accumulate / len(self.batches)
+        return Step(self.number, epoch, lr, loss, norm, self.clipped, count, valid, is_best, seconds)
 
     def advance(self) -> tuple[Tensor, Tensor, float, int]:
         """Take one step without validation; return loss, gradient norm, learning rate and number of predictions."""
@@ -258,7 +254,7 @@ class Trainer:
         self.model.train()  # validation may have left modules in evaluation mode
         loss, count = self._backward()
         if self.frozen is not None:
-            for parameter in self.frozen(self.epoch):
+            for parameter in self.frozen(self.number * settings.accumulate / len(self.batches)):
                 parameter.grad = None  # no update, no decay, and no part in the norm
         norm = gradient_norm(self.parameters)
         factor = None
