@@ -96,7 +96,7 @@ def time_relmo_loop(ids: np.ndarray, shape: Shape, steps: int, device: torch.dev
     trainer = Trainer(network, lanes, TrainSettings(epochs=(steps + 6) / len(lanes)))
     timer = StepTimer(device)
     with tempfile.TemporaryDirectory() as folder:
-        run_training(trainer, Path(folder), lambda: synchronize(device), timer)
+        run_training(trainer, Path(folder), lambda _: synchronize(device), timer)
     return steps / timer.seconds
 
 

@@ -43,17 +43,18 @@ from relmo.training.parallel import SINGLE_PROCESS
 ALICE = Path(relmo.__file__).parent / "data" / "alice.txt"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 NETWORK = "--hidden 16 --embedding 8 --batch 8 --unroll 16 --threads 1 --device cpu"
-LONG = "--dropout 0.2 --epochs 0.6 --validate-every 7 --log-every 3 --checkpoint-every 0"
+LONG = "--dropout 0.2 --epochs 0.6 --snapshots 0.2,0.45 --validate-every 7 --log-every 3 --checkpoint-every 0"
 AVERAGED = (
     "--cell gru --layers 2 --dropout 0.1 --word-dropout 0.1 --weight-drop 0.1 --average 0.9 --accumulate 2 "
-    "--optimizer adam --weight-decay 0.01 --epochs 0.8 --validate-every 5 --log-every 2 --checkpoint-every 0.05"
+    "--optimizer adam --weight-decay 0.01 --epochs 0.8 --snapshots 0.1,0.8 --validate-every 5 --log-every 2 "
+    "--checkpoint-every 0.05"
 )
 TRIGGERED = (
     "--layers 2 --dropout 0.1 --variational --activation-penalty 2 --temporal-penalty 1 --softmax mixture --mixtures 2 "
     "--mixture-dropout 0.1 --optimizer sgd --lr 20 --decay constant --average-after 1 --vary-unroll --epochs 0.8 "
     "--validate-every 3 --log-every 2 --checkpoint-every 0"
 )
-BRIEF = "--dropout 0.2 --epochs 0.01 --validate-every 1 --log-every 1 --checkpoint-every 0"
+BRIEF = "--dropout 0.2 --epochs 0.01 --snapshots 0.005 --validate-every 1 --log-every 1 --checkpoint-every 0"
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +137,10 @@ def unbroken(
 
 def assert_same(out: Path, expected: Path) -> None:
     """The two folders hold the same model, to the bit, and the same record of how it came about; and nothing else."""
-    assert sorted(p.name for p in out.iterdir()) == sorted(p.name for p in expected.iterdir())
+    names = [sorted(str(p.relative_to(folder)) for p in folder.rglob("*")) for folder in (out, expected)]
+    assert names[0] == names[1]
+    for copy in expected.glob("snapshots/*"):
+        assert contents(out / "snapshots" / copy.name) == contents(copy)
     tensors, _ = read_tensors(out / "model.safetensors")
     wanted, _ = read_tensors(expected / "model.safetensors")
     assert tensors.keys() == wanted.keys()
@@ -222,10 +226,11 @@ def killed_at_rename(arguments: list[str], number: int, after: bool) -> None:
 
     def die(happens: Callable[[], Any]) -> Any:
         now = next(calls) == number
-        result = None if now and not after else happens()
-        if now:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
+        try:
+            return None if now and not after else happens()
+        finally:  # also if there was nothing to rename
+            if now:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     Path.replace = lambda self, target: die(lambda: replace(self, target))  # type: ignore[method-assign]
     Path.rename = lambda self, target: die(lambda: rename(self, target))  # type: ignore[method-assign]

@@ -46,7 +46,7 @@ LM = f"{ALWAYS} --hidden 16 --embedding 8 --unroll 16"
 BILM = f"{ALWAYS} --char-dim 4 --filters 1x4,2x8 --hidden 16 --projection 8 --unroll 8 --dropout 0 --vocabulary-size 99"
 RANDOM = (
     f"{LM} --layers 2 --dropout 0.2 --word-dropout 0.1 --accumulate 2 --average 0.9 --batch 4 --epochs 0.6 "
-    "--validate-every 7 --checkpoint-every 0"
+    "--validate-every 7 --checkpoint-every 0 --snapshots 0.5"
 )
 
 
@@ -155,6 +155,8 @@ def assert_same(out: Path, expected: Path) -> None:
     assert tensors.keys() == others.keys()
     assert all(torch.equal(tensors[name], others[name]) for name in others)
     assert validations(out) == validations(expected)
+    copies, others = weights(out / "snapshots" / "0.5"), weights(expected / "snapshots" / "0.5")
+    assert all(torch.equal(copies[name], others[name]) for name in others)
     assert (out / "README.md").read_text() == (expected / "README.md").read_text()
 
 

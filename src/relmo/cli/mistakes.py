@@ -27,6 +27,8 @@ def check_numbers(app: App, commands: tuple[str, ...], arguments: Iterable[Any])
         types = [hint.__origin__ if get_origin(hint) is Annotated else hint for hint in hints]
         if int not in types and float not in types:
             continue
+        if get_origin(argument.hint) is tuple:  # numbers may be separated by commas
+            argument.tokens[:] = [x.evolve(value=part) for x in argument.tokens for part in x.value.split(",")]
         choices = [choice for kind in types for choice in get_args(kind)]
         has_bounds = commands[:1] != ("train",) or argument.name == "--seed"
         bounds = list(_find_bounds(argument.field_info.annotation)) if has_bounds else []

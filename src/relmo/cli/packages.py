@@ -49,8 +49,7 @@ def list_models(*, json: Json = False) -> None:
         print_json(records)
         return
     columns = ["model", "kind", "MB", "language", "score", "trained on", "package"]
-    rows = [[*_format_row(record)] for record in records]
-    print_table(columns, rows, left=(0, 1, 3, 4, 5, 6))
+    print_table(columns, [_format_row(record) for record in records], left=(0, 1, 3, 4, 5, 6))
 
 
 def gather_installed(model: Any) -> dict[str, Any]:

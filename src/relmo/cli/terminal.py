@@ -217,15 +217,13 @@ def print_scores(report: dict[str, Any]) -> None:
         print()
         print_table(["label", "precision", "recall", "f1", "count"], rows)
     if buckets := report.get("by_length"):
-        names = {"score": report["metric"], "exact": "exact", "prefix": "prefix"}
-        if names["score"] == "exact":
-            del names["score"]
+        keys = {report["metric"]: "score", "exact": "exact", "prefix": "prefix"}  # by column; the metric may be exact
         rows = []
         for bucket in buckets:
-            scores = [f"{bucket[name]:.4f}" for name in names]
+            scores = [f"{bucket[key]:.4f}" for key in keys.values()]
             rows.append([f"{bucket['least']}-{bucket['most'] or ''}", f"{bucket['texts']:,}", *scores])
         print()
-        print_table(["source units", "texts", *names.values()], rows)
+        print_table(["source units", "texts", *keys], rows)
     for name, signature in report.get("signatures", {}).items():
         print(f"{name}: {signature}")
 

@@ -72,9 +72,8 @@ class WordVectors(SavedModel):
         facts = []
         if self.settings is not None:
             model = self.settings.model
-            facts = [
-                f"- skip-gram: window {model.window}, {model.negatives} negatives, subsampling at {model.subsample:g}"
-            ]
+            options = f"window {model.window}, {model.negatives} negatives, subsampling at {model.subsample:g}"
+            facts = [f"- skip-gram: {options}"]
         example = ["```python", f'relmo.load("{name}").most_similar("water")', "```", "", ABOUT_VECTORS]
         return CardText(f"Vectors of {self.geometry()}, saved with relmo.", facts, example)
 

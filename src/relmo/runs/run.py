@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,16 @@ from typing import Any
 from torch import nn
 
 from relmo.disk.files import check_regular
-from relmo.disk.outputs import AppendLog, atomic, read_lines
+from relmo.disk.outputs import AppendLog, atomic, new_folder, read_lines
 from relmo.errors import ModelError, RelmoError, optional_import
 from relmo.models.saved import SavedModel
 from relmo.runs.folder import CHECKPOINT, RESTORE_RUN, TrainingRun, remove_scratch
 from relmo.runs.progress import Reporter
-from relmo.store.folder import CONFIG, read_tensors, save_weights, write_tensors
+from relmo.store.folder import CONFIG, MODEL_FILES, read_tensors, save_weights, write_tensors
 from relmo.training.loop import Step, Trainer
 from relmo.training.parallel import SINGLE_PROCESS, Team
 
-METRICS = "metrics.jsonl"
+METRICS, SNAPSHOTS = "metrics.jsonl", "snapshots"
 MEASURED_SHARE = 0.02  # of the minutes of a run, after which its speed is measured
 MAX_METRICS_BYTES, MAX_RECORD_BYTES = 1 << 30, 1 << 16
 
@@ -152,15 +152,15 @@ class Deadline:
 def run_training(
     trainer: Trainer,
     folder: Path,
-    save: Callable[[], None],
+    save: Callable[[Path], None],
     reporter: Reporter,
     *,
     details: Callable[[], dict[str, float]] = dict,
 ) -> None:
     """Run the trainer to its end, from the checkpoint of the folder if there is one.
 
-    `save` writes the model; the leader calls it at every new best, or at the end if there is no validation. `details`
-    returns further metrics of the last validation, for metrics.jsonl."""
+    `save` writes the model to a folder; the leader calls it at every new best, or at the end if there is no validation,
+    and for snapshots. `details` returns further metrics of the last validation, for metrics.jsonl."""
     settings, team, checkpoint = trainer.settings, trainer.team, folder / CHECKPOINT
     if team.broadcast(checkpoint.exists()):
         with team.barrier():
@@ -195,7 +195,12 @@ def run_training(
             if step.valid is not None and int(trainer.average_start) == step.number:
                 reporter.on_message(f"averaging the weights from step {step.number} on")
             if step.is_best:
-                _save_averaged(trainer, save)
+                _save_averaged(trainer, save, nullcontext(folder))
+            for epoch in settings.snapshots:
+                if trainer.count_steps(epoch) == step.number:
+                    # It may exist, if the run was killed after it and before the next checkpoint.
+                    copy = new_folder(folder / SNAPSHOTS / f"{epoch:g}", overwrite=True, ours=MODEL_FILES)
+                    _save_averaged(trainer, save, copy)
             is_due = team.is_leader and time.monotonic() >= next_checkpoint
             should_stop, is_due = team.any([stop_event.is_set(), is_due])
             if should_stop or is_due or trainer.finished:
@@ -215,26 +220,21 @@ def run_training(
             f"(patience {settings.patience}); the best model is kept."
         )
     if trainer.validate is None:
-        _save_averaged(trainer, save)
+        _save_averaged(trainer, save, nullcontext(folder))
 
 
 @dataclass
-class BestScore:
-    """Validation function that keeps the score of the best weights, so that it is not computed again at the end."""
+class Validation:
+    """Validation function that keeps the scores, so that the best one is not computed again at the end."""
 
     model: SavedModel
     evaluate: Callable[[Any], Any]  # returns the `Score` or `BiScore` of a model
-    last: Any = None
-    best: Any = None
+    scores: dict[float, Any] = field(default_factory=dict)
 
     def __call__(self, _: nn.Module) -> float:
-        self.last = self.evaluate(self.model)
-        return float(self.last.nats)
-
-    def save(self, out: Path) -> None:
-        """Write the current weights, which have the last score."""
-        save_best(self.model, out)
-        self.best = self.last
+        score = self.evaluate(self.model)
+        self.scores[float(score.nats)] = score
+        return float(score.nats)
 
 
 def save_best(model: SavedModel, out: Path) -> None:
@@ -255,11 +255,11 @@ def finish(run: TrainingRun, model: SavedModel, results: dict[str, Any]) -> dict
     return run.team.broadcast(results)
 
 
-def _save_averaged(trainer: Trainer, save: Callable[[], None]) -> None:
+def _save_averaged(trainer: Trainer, save: Callable[[Path], None], target: AbstractContextManager[Path]) -> None:
     with trainer.team.barrier():
         if trainer.team.is_leader:
-            with trainer.averaged_weights():
-                save()
+            with target as folder, trainer.averaged_weights():
+                save(folder)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from relmo.models.bilm import BiLM, bilm_text
 from relmo.models.evaluate import BiScore, bilm_nll
 from relmo.networks.bilm import BiLMNetwork, DistilledBiLM
 from relmo.runs.folder import CHECKPOINT, ENCODED, Files, RunArguments, TrainingRun, check_note, encode_once, open_run
-from relmo.runs.run import BestScore, finish, run_training, save_best
+from relmo.runs.run import Validation, finish, run_training, save_best
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.fields import inherit, parse_filters
 from relmo.store.folder import named_tensors
@@ -63,7 +63,7 @@ def train_bilm(
         if corpus.valid is not None:  # shares the spellings of the lexicon
             reading: dict[str, Any] = {"spellings": text.spellings, "margin": text.margin, "device": device}
             valid_text = BiText(corpus.valid.ids, corpus.vocabulary, **reading)
-            validation = BestScore(model, partial(_evaluate, valid_text, corpus.valid.unknown))
+            validation = Validation(model, partial(_evaluate, valid_text, corpus.valid.unknown))
         softmax = set() if network.softmax is None else {id(parameter) for parameter in network.softmax.parameters()}
         body = [parameter for parameter in network.parameters() if id(parameter) not in softmax]
         frozen = (lambda epoch: body if epoch < settings.train.softmax_first else []) if has_new_softmax else None
@@ -71,8 +71,7 @@ def train_bilm(
         run.reporter.on_plan(make_plan(trainer, corpus.train.predictions, "words"))
         if run.dry_run:
             return {}
-        save = partial(save_best, model, run.out) if validation is None else partial(validation.save, run.out)
-        run_training(trainer, run.out, save, run.reporter)
+        run_training(trainer, run.out, partial(save_best, model), run.reporter)
         results: dict[str, Any] = {
             "train_tokens": corpus.train.predictions,
             "vocabulary": len(corpus.vocabulary),
@@ -81,7 +80,8 @@ def train_bilm(
         with team.barrier():
             model = BiLM.from_pretrained(run.out, device=device.type)  # the best one; verifies the folder
             if team.is_leader and validation is not None:
-                score = validation.best or validation.evaluate(model)  # None if it was before the run was resumed
+                # The best score is missing if it is from before the run was resumed.
+                score = validation.scores.get(trainer.best) or validation.evaluate(model)
                 metrics = {k: value for k, value in score.summary().items() if k.endswith(("perplexity", "tokens"))}
                 results |= {f"valid_{key}": value for key, value in metrics.items()}
                 results["valid_unknown_rate"] = score.unknown / score.tokens
@@ -131,11 +131,8 @@ def _load_start(settings: BiLMSettings) -> tuple[BiLM, BiLMSettings]:
     text = start.settings.text
     tokenizer = text.tokenizer if settings.text.tokenizer == type(text)().tokenizer else settings.text.tokenizer
     lowercase = settings.text.lowercase or text.lowercase
-    settings = BiLMSettings(
-        text=dataclasses.replace(settings.text, tokenizer=tokenizer, lowercase=lowercase),
-        model=model,
-        train=settings.train,
-    )
+    new_text = dataclasses.replace(settings.text, tokenizer=tokenizer, lowercase=lowercase)
+    settings = dataclasses.replace(settings, text=new_text, model=model)
     settings.model.check()
     return start, settings
 

@@ -12,7 +12,7 @@ from relmo.models.lm import LanguageModel
 from relmo.networks import make_language_model
 from relmo.networks.ngram import NGramLM
 from relmo.runs.folder import Files, RunArguments, TrainingRun, encode_once, open_run
-from relmo.runs.run import BestScore, finish, run_training, save_best
+from relmo.runs.run import Validation, finish, run_training, save_best
 from relmo.settings.lm import LMSettings
 from relmo.text.encode import Corpus, Stream, encode_corpus
 from relmo.text.vocabulary import Vocabulary
@@ -47,16 +47,15 @@ def train_lm(files: Files, settings: LMSettings, out: str | Path, **arguments: U
         seed = settings.train.seed if settings.train.vary_unroll else None
         lanes = Lanes(corpus.train.ids, **sizes, seed=seed, rank=team.rank, world_size=team.world_size)
         model = LanguageModel(network, corpus.vocabulary, settings, device)
-        validation = None if corpus.valid is None else BestScore(model, partial(_evaluate, corpus.valid))
+        validation = None if corpus.valid is None else Validation(model, partial(_evaluate, corpus.valid))
         trainer = Trainer(network, lanes, settings.train, validation, team=team)
         run.reporter.on_plan(make_plan(trainer, size, unit))
         if run.dry_run:
             return {}
-        save = partial(save_best, model, run.out) if validation is None else partial(validation.save, run.out)
-        run_training(trainer, run.out, save, run.reporter)
+        run_training(trainer, run.out, partial(save_best, model), run.reporter)
         with team.barrier():
             model = LanguageModel.from_pretrained(run.out, device=device.type)  # the best one; verifies the folder
-            best = None if validation is None else validation.best
+            best = None if validation is None else validation.scores.get(trainer.best)
             results = _results(model, corpus, best) if team.is_leader else {}
         return finish(run, model, results)
 

@@ -58,10 +58,10 @@ def train_skipgram(
         if run.dry_run:
             return {}
 
-        def save() -> None:
+        def save(folder: Path) -> None:
             has_count = (counts > 0)[:, None]  # other words have a zero vector
             matrix = network.words.weight.detach().cpu().numpy() * has_count
-            WordVectors(corpus.vocabulary, matrix, settings).save_pretrained(run.out)
+            WordVectors(corpus.vocabulary, matrix, settings).save_pretrained(folder)
 
         run_training(trainer, run.out, save, run.reporter)
         results: dict[str, Any] = {"train_words": int(counts.sum()), "words": int(np.count_nonzero(counts))}

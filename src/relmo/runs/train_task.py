@@ -2,6 +2,7 @@
 
 DIR/                 the best model on the validation examples
 DIR/last/            the model after the last step
+DIR/snapshots/1/ …   the model after that epoch, on request
 DIR/report.json      its validation scores, overall and per label, and its confusion matrix
 DIR/curves.png       the loss and the score of each validation, on request
 DIR/seed-1/ …        with several seeds, one folder each; the best model is at the top as well
@@ -175,7 +176,7 @@ def _train_once(run: TrainingRun, data: Data) -> dict[str, Any]:
     if run.dry_run:
         return {}
     begin = time.monotonic()
-    run_training(trainer, out, partial(save_best, model, out), run.reporter, details=lambda: details)
+    run_training(trainer, out, partial(save_best, model), run.reporter, details=lambda: details)
     features = model.features.for_subfolder()  # copies of other models are in the folder of the best model
     last_settings = dataclasses.replace(model.settings, input=features.settings)
     with trainer.averaged_weights():

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from relmo.errors import SettingError
+from relmo.errors import SettingError, quote
 from relmo.registry import UNKNOWN_CELL_ADVICE, cell_names
 from relmo.settings import fields as f
 from relmo.settings.kinds import check_cell_options
@@ -67,6 +67,8 @@ class TrainSettings(f.SettingsSection):
     checkpoint_every: f.Weight = 60.0
     """Seconds between checkpoints, from which an interrupted run can be resumed. They are less frequent if writing one
     takes long. 0 writes one at every step."""
+    snapshots: Annotated[tuple[f.Epochs, ...], Meta(max_length=1000)] = ()
+    """Epochs, separated by commas, after which a copy of the model is kept in snapshots/EPOCH of the output folder."""
     log_every: f.Count = 50
     """Steps between lines of metrics.jsonl."""
     tensorboard: bool = False
@@ -77,6 +79,13 @@ class TrainSettings(f.SettingsSection):
     """Device; auto uses a GPU if there is one."""
     threads: Annotated[int, Meta(ge=1, le=f.MAX_THREADS)] | None = None
     """Number of CPU threads. The default is that of PyTorch."""
+
+    def check(self) -> None:
+        super().check()
+        if len({f"{epoch:g}" for epoch in self.snapshots}) < len(self.snapshots):
+            raise SettingError(f"snapshots must differ in their first six digits, not {quote(self.snapshots)}")
+        if self.minutes is None and max(self.snapshots, default=0.0) > self.epochs:
+            raise SettingError(f"snapshots must be at most epochs, {self.epochs:g}, not {max(self.snapshots):g}")
 
 
 class TaskTextSettings(f.SettingsSection):

@@ -62,7 +62,7 @@ MODEL_FILES = re.compile(
     rf"config\.json|model.*\.safetensors|{VOCABULARY_NAME.pattern}|vectors\.txt|settings\.toml|cells\.json|README\.md"
     r"|metrics\.jsonl|report\.json|curves\.png|options\.json|weights\.hdf5|vocab\.txt"
     r"|(generation|tokenizer)_config\.json|added_tokens\.json|vocab\.json|modeling_relmo\.py"
-    r"|run|last|bilm|vectors|tensorboard|seed-\d+"
+    r"|run|last|bilm|vectors|tensorboard|snapshots|seed-\d+"
 )
 """Names of files and folders that relmo writes to a model folder."""
 StoredPrecision = Literal["float32", "float16", "int8", "nf4"]

@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from itertools import takewhile
+from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -171,10 +172,7 @@ def pearson(x: np.ndarray, y: np.ndarray) -> float:
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the sample standard deviation (n - 1) of the scores of several runs; 0 for a single run."""
-    mean = sum(values) / len(values)
-    if len(values) == 1:
-        return mean, 0.0
-    return mean, (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
+    return mean(values), stdev(values) if len(values) > 1 else 0.0
 
 
 def normalize_answer(answer: str) -> list[str]:
@@ -321,11 +319,7 @@ def text_report(
 
 
 def _mean_scores(scores: Sequence[dict[str, float]]) -> dict[str, float]:
-    sums = dict.fromkeys(TEXT_SCORES, 0.0)
-    for text_scores in scores:
-        for name in sums:
-            sums[name] += text_scores[name]
-    return {name: total / max(len(scores), 1) for name, total in sums.items()}
+    return {name: sum(values[name] for values in scores) / max(len(scores), 1) for name in TEXT_SCORES}
 
 
 def score_text(text: str, references: Sequence[str]) -> dict[str, float]:

@@ -86,13 +86,11 @@ def make_pairs(name: str, options: MakerOptions = MakerOptions()) -> MadePairs:
 def _draw_distinct(make: Callable[[], Pair], count: int) -> list[Pair]:
     pairs: dict[str, str] = {}
     for _ in range(MAX_TRIES * count):
-        if len(pairs) == count:
-            break
         source, target = make()
         pairs[source] = target
-    if len(pairs) < count:
-        raise SettingError(f"fewer than {count:,} different pairs of this size exist; lower count or raise size")
-    return list(pairs.items())
+        if len(pairs) == count:
+            return list(pairs.items())
+    raise SettingError(f"fewer than {count:,} different pairs of this size exist; lower count or raise size")
 
 
 def _make_sum(generator: random.Random, operators: str, digits: int, shorter: bool) -> Pair:

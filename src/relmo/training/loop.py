@@ -178,7 +178,7 @@ class Trainer:
         has_graphs = self.device.type == "cuda" and getattr(model, "graphs", False)
         if has_graphs and team.world_size == settings.accumulate == 1 and os.environ.get("RELMO_GRAPHS") != "0":
             self.graphed = GraphedLoss(self._loss, self.parameters)
-        self.total = max(1, math.ceil(settings.epochs * len(batches) / settings.accumulate))
+        self.total = self.count_steps(settings.epochs)
         self.number, self.best, self.since_best = 0, math.inf, 0
         self.carry: State | None = None
         self.clipped = torch.zeros((), device=self.device)
@@ -194,6 +194,10 @@ class Trainer:
         """Whether validation has not improved for `patience` validations before the last step."""
         patience = self.settings.patience
         return patience is not None and self.since_best >= patience and self.number < self.total
+
+    def count_steps(self, epochs: float) -> int:
+        """Return the number of steps from the beginning of the run to this epoch."""
+        return max(1, math.ceil(epochs * len(self.batches) / self.settings.accumulate))
 
     def set_total_steps(self, total: int) -> None:
         """Set the total number of steps of the run."""
