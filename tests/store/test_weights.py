@@ -117,13 +117,13 @@ def test_every_kind_of_model_is_float32_again_when_loaded_and_near_what_it_was(
             assert torch.equal(back[name], tensor), name
             continue
         off = (back[name] - tensor).abs().max() / tensor.abs().max().clamp(min=1e-6)
-        error = 0.35 if precision == "nf4" and "weight_" in name else 0.5003 / 127
+        error = 0.35 if precision == "nf4" and ("weight_" in name or name == "softmax.weight") else 0.5003 / 127
         assert off <= (1 / 2**11 if precision == "float16" or min(tensor.shape[-2:]) < 64 else error), name
 
 
 def test_files_are_a_half_a_quarter_and_less_as_large(tmp_path: Path) -> None:
     sizes = [(packed(tmp_path, bilm(), p) / "model.safetensors").stat().st_size for p in STORED_PRECISIONS]
-    assert [sizes[0] / size for size in sizes[1:]] == pytest.approx([2, 3.8, 6.4], rel=0.03)
+    assert [sizes[0] / size for size in sizes[1:]] == pytest.approx([2, 3.8, 6.9], rel=0.03)
 
 
 def test_int8_is_the_nearest_whole_number_of_float16_scales_by_blocks_of_512() -> None:
@@ -180,7 +180,8 @@ def test_nf4_is_the_nearest_of_16_levels_of_columns_of_equal_length() -> None:
         nearest = levels[(numbers.unsqueeze(1) - levels).abs().argmin(dim=1)]
         torch.testing.assert_close(back[d, row, part], nearest * length[d, 0, part])
     assert (back - x).square().mean() < 0.012 * x.square().mean()
-    assert encode_tensor("softmax.weight", x[0], "nf4")["softmax.weight"].dtype == torch.int8
+    types = {name: encode_tensor(name, x[0], "nf4")[name].dtype for name in ("softmax.weight", "projection.weight")}
+    assert types == {"softmax.weight": torch.uint8, "projection.weight": torch.int8}
 
 
 def test_a_column_of_zeros_stays_zero_in_nf4() -> None:

@@ -178,8 +178,8 @@ def convert(
         direction: With --to transformers: the direction of a bidirectional model, forward (default) or backward.
         weights: The original weights, if they are not next to the options.
         precision: The stored precision of the weights: float32, float16 (half the size), int8 (a quarter: integers
-            with a float16 scale per 512 values of a row; biases in float16) or nf4 (the matrices of recurrent layers in
-            four bits, others as in int8). Loading converts them to float32.
+            with a float16 scale per 512 values of a row; biases in float16) or nf4 (the matrices of recurrent and
+            output layers in four bits, others as in int8). Loading converts them to float32.
         shard_mb: Split the weights into files of at most this many megabytes.
         card: A file to use as the model card, README.md. By default the card of a model folder is kept. A section with
             the checksums of the weights is added.

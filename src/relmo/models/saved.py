@@ -64,7 +64,7 @@ PRECISIONS: dict[StoredPrecision, str] = {
     "float32": "in float32",
     "float16": "in float16",
     "int8": "in int8, a float16 scale for each 512 numbers of a row; biases and small tensors in float16",
-    "nf4": "in NF4 (recurrent layers, a float16 scale for each 64 numbers of a row) and int8; biases in float16",
+    "nf4": "in NF4 (recurrent and output layers, a scale for each 64 numbers of a row) and int8; biases in float16",
 }
 MAX_CARD_BYTES = 1 << 20
 

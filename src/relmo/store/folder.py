@@ -7,8 +7,8 @@ digest of themselves; config.json holds those of text files, and the precision i
     float16   rounded to float16
     int8      matrices of 64 x 64 and larger as integers from -127 to 127, with a float16 scale per 512 entries of a row
               (`nn/quantize.py`) under the tensor's name and ":scale"; smaller tensors and biases in float16
-    nf4       matrices of recurrent layers in four bits, with a float16 scale per 64 entries and a float16 length per
-              column, under the name and ":length"; others as in int8
+    nf4       matrices of recurrent layers and of the output layer in four bits, with a float16 scale per 64 entries and
+              a float16 length per column, under the name and ":length"; others as in int8
 
 Weights may be in shards, model-00001-of-00003.safetensors and so on. A tensor that does not fit continues with its
 later rows in the next shard, under the same name. Names, types, shapes and sizes in the files are compared with the
@@ -77,8 +77,8 @@ TYPES = {
 SCALE, LENGTH = ":scale", ":length"
 MIN_INTEGER_SIZE = 64  # rows and columns of a matrix for which integers pay off
 PATTERN = "model*.safetensors"
-RECURRENT = re.compile(r"(.*\.)?weight_[a-z]{2}")
-"""Matrices of recurrent layers, which are most of a model and lose least in four bits."""
+FOUR_BITS = re.compile(r"(.*\.)?(weight_[a-z]{2}|softmax\.weight)")
+"""Matrices of recurrent layers and of the output layer, which are most of a model."""
 RANDOM = ("normal_", "uniform_", "kaiming_uniform_", "orthogonal_")
 MB = 1_000_000
 MAX_FILES = 10_000
@@ -373,7 +373,7 @@ def stored_forms(name: str, tensor: TensorForm, precision: StoredPrecision) -> d
         return {name: tensor}
     if precision in ("int8", "nf4") and len(shape) > 1 and min(shape[-2:]) >= MIN_INTEGER_SIZE:
         *rows, size = shape
-        if precision == "nf4" and RECURRENT.fullmatch(name):
+        if precision == "nf4" and FOUR_BITS.fullmatch(name):
             return {
                 name: TensorForm((*rows, -(-size // 2)), torch.uint8),
                 name + SCALE: TensorForm((*rows, -(-size // GROUP)), torch.float16),
