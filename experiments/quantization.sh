@@ -2,7 +2,8 @@
 # What it costs to store a biLM in fewer bits: size, perplexity, and scores of two tasks that are built on it.
 #   experiments/quantization.sh MODEL DATA OUT [SETTING…]
 # A tagger of names and a model of sentence similarity are trained with MODEL as it is, then stored in each precision
-# together with the biLM inside. SETTINGs are of both trainings, such as --epochs 1. The same command resumes.
+# together with the biLM inside. SETTINGs are of both trainings, such as --epochs 1. TEXT=FILE is the text for the
+# perplexity, by default all of pretrain-valid.txt. The same command resumes.
 set -euo pipefail
 model=$1 data=$2 out=$3 relmo=${RELMO:-relmo} python=${PYTHON:-python}; shift 3
 mkdir -p "$out"
@@ -26,13 +27,13 @@ for precision in float32 float16 int8 nf4; do
     done
     $relmo evaluate "$folder/names" "$ner-dev.iob2" --json > "$folder/names.json"
     $relmo evaluate "$folder/similarity" "$sts/sts-dev.csv" --json > "$folder/similarity.json"
-    $relmo evaluate "$folder/bilm" "$data/lm/pretrain-valid.txt" --json > "$folder/bilm.tmp"
+    $relmo evaluate "$folder/bilm" "${TEXT:-$data/lm/pretrain-valid.txt}" --json > "$folder/bilm.tmp"
     mv "$folder/bilm.tmp" "$folder/bilm.json"
   }
 done
 # Loaded weights are float32 whatever they were stored in. The speed depends on the precision of the products.
-for precision in float32 bfloat16 int8; do
-  for round in 1 2 3; do
+for round in 1 2 3; do
+  for precision in float32 bfloat16 int8; do
     $relmo embed "$data/tasks/pos_ud/en_ewt/en_ewt-ud-dev.conllu" --model "$model" --out "$out/vectors.npz" --overwrite \
       --precision "$precision" --json > "$out/embed-$precision-$round.json"
   done

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Bundled models, from raw text. Finished steps are skipped and training resumes: after an interruption, run the same command again.
-#   experiments/recipes/bundled_models.sh DATA OUT [small|original]      one GPU, half an hour; `make recipe` runs it at reduced size
-# DATA has lm/pretrain-*.txt and the evaluation data (docs/reproduce.md). The bundled folders are OUT/bundled/{small,words}.
-# `original`, of the original geometry, is the teacher of `small`; alone it is OUT/bundled/original.
+#   experiments/recipes/bundled_models.sh DATA OUT [small|large]      one GPU, half an hour; `make recipe` runs it at reduced size
+# DATA has lm/pretrain-*.txt and the evaluation data (docs/reproduce.md). The bundled folders are OUT/bundled/{small,words};
+# `large`, of the original geometry, is the package OUT/packages/large.
 set -euo pipefail
 data=$1 out=$2 geometry=${3:-small}
 here=$(dirname "$0") relmo=${RELMO:-relmo} python=${PYTHON:-python3}
@@ -15,6 +15,10 @@ first="--preset small --hidden 1152 --projection 256 --softmax-dim 128 --filters
 taught="--preset small --lr 0.0012 --warmup 100 --epochs 1 --validate-every 2000 $common"
 vectors="--vocabulary-size 50000 --dimensions 100"
 
+large="--preset original --optimizer muon --lr 0.0024 --weight-decay 0.2 --warmup 500 --epochs 5.92 --batch 2048 --stretch 3 \
+  --dropout 0.03 --state-dropout 0.03 --precision bfloat16 --validate-every 5000 --valid $data/lm/pretrain-valid.txt"
+
+[ "$geometry" != large ] || words=100000
 if [ "$geometry" = reduced ]; then  # five hundred paragraphs of each part, and fifty for validation
   mkdir -p "$out/parts"
   for part in $parts; do head -n 500 "$part" > "$out/parts/$(basename "$part")"; done
@@ -29,7 +33,8 @@ fi
 
 [ -f "$out/text-cased/done" ] || { $python "$here/other_case.py" "$out"/text/pretrain-*.txt --out "$out/text-cased"; touch "$out/text-cased/done"; }
 
-[ -f "$out/vocabulary.txt" ] || $python "$here/vocabulary.py" "$out"/text/pretrain-*.txt --size $words --out "$out/vocabulary.txt"
+vocabulary=$out/vocabulary-$words.txt
+[ -f "$vocabulary" ] || $python "$here/vocabulary.py" "$out"/text/pretrain-*.txt --size $words --out "$vocabulary"
 
 train() {  # KIND FOLDER FILES… -- SETTING…
   local kind=$1 folder=$2 files=(); shift 2
@@ -38,12 +43,17 @@ train() {  # KIND FOLDER FILES… -- SETTING…
   elif [ ! -f "$folder/config.json" ]; then $relmo train "$kind" "${files[@]}" --out "$folder" "$@"; fi
 }
 cased=("$out"/text-cased/pretrain-*.txt)  # with changed case
-train bilm "$out/original" "${cased[@]}" -- --vocabulary "$out/vocabulary.txt" $teacher
-if [ "$geometry" != original ]; then
-  train bilm "$out/$geometry-first" "${cased[@]}" -- --vocabulary "$out/vocabulary.txt" $first
-  train bilm "$out/$geometry" "${cased[@]}" -- --init "$out/$geometry-first" --teacher "$out/original" --teacher-share 0.5 \
-    --teacher-layers 1 $taught
+if [ "$geometry" = large ]; then
+  train bilm "$out/large" "${cased[@]}" -- --vocabulary "$vocabulary" $large
+  $python "$here/model_card.py" "$out/large" "$out/text/report.json" > "$out/large.md"
+  [ -d "$out/packages/large" ] || $relmo package "$out/large" "$out/packages/large" --name relmo-large --precision nf4 --shard-mb 40 \
+    --card "$out/large.md" --text "125 million words of openly licensed English" --language en --license CC-BY-SA-4.0
+  exit
 fi
+train bilm "$out/original" "${cased[@]}" -- --vocabulary "$vocabulary" $teacher
+train bilm "$out/$geometry-first" "${cased[@]}" -- --vocabulary "$vocabulary" $first
+train bilm "$out/$geometry" "${cased[@]}" -- --init "$out/$geometry-first" --teacher "$out/original" --teacher-share 0.5 \
+  --teacher-layers 1 $taught
 train skipgram "$out/words" "$out"/text/pretrain-[0-4].txt -- $vectors  # more text did not make them better (docs/results.md)
 
 pack() {  # NAME PRECISION

@@ -37,13 +37,13 @@ English of many kinds, openly licensed, in paragraphs; {written} million words o
 |---|---|---|
 {parts}
 
-Part of the text is under CC BY-SA, which asks that adaptations be shared alike: treat these weights as under
-CC BY-SA 4.0, and name the sources above.
+Part of the text is under CC BY-SA, which requires that adaptations be shared alike. Treat these weights as CC BY-SA
+4.0, and credit the sources above.
 
-Left out: {shared} million words of paragraphs that share eight words in a row with a text that relmo evaluates on
-(WikiText validation and test, the validation text of the same mix, the development sets of all tasks; test sets that
-are kept aside could not be compared), and {repeated} million that stood before, word for word. Paragraphs are cut at
-every other sentence end, at random."""
+Excluded: {shared} million words of paragraphs that share eight consecutive words with an evaluation text (WikiText
+validation and test, the validation text of the same mix, the development sets of all tasks; held-back test sets could
+not be compared), and {repeated} million words of exact duplicates. Paragraphs are split at a random half of the
+sentence ends."""
 
 CASES = """
 
@@ -52,23 +52,24 @@ CASES = """
 
 TAUGHT = """
 
-Training had two parts: Muon, and then Adam with a teacher, a model of the original geometry that read the same text.
-Half of the loss came from the teacher's predictions, and the layers were drawn to the teacher's layers."""
+Training had two stages: Muon, and then Adam with knowledge distillation from a model of the original size that was
+trained on the same text. Half of the loss was the distillation loss, with an additional loss on the layers."""
 
 USE = {
     "bilm": """## Good for, bad for
 
-- For English of the last two centuries: encyclopaedia, news, fiction, textbooks, and, of today, blogs, talks, meetings,
-  questions and answers, science. Layer 1 carries more of syntax, layer 2 more of meaning; let a task weigh them.
-- Not for other languages or code. Web slang and misspelt text were hardly seen: every string has vectors, but worse
-  ones.
-- It has read sentences and short paragraphs, and nothing longer.
-- Its sources have the views of their authors, those of the nineteenth century among them, and so have the vectors:
-  names, nations and genders are not neutral here.""",
+- Intended for English of the last two centuries: encyclopaedia, news, fiction, textbooks, and contemporary blogs,
+  talks, meetings, questions and answers, and science. Layer 1 encodes more syntax, layer 2 more meaning; tasks learn
+  their own layer weights.
+- Not intended for other languages or code. Slang and misspelt text are rare in the training text, so their vectors are
+  less reliable.
+- The training text consists of sentences and short paragraphs.
+- The vectors reflect the biases of the sources, which include texts of the nineteenth century, for example about names,
+  nations and genders.""",
     "skipgram": """## Good for, bad for
 
-- A plain baseline beside contextual vectors: one vector a word, all its senses in one. Words are in lower case.
-- Its sources have the views of their authors, those of the nineteenth century among them, and so have the vectors.""",
+- A baseline for contextual vectors: one vector per word, whatever its sense. Words are in lower case.
+- The vectors reflect the biases of the sources, which include texts of the nineteenth century.""",
 }
 
 
@@ -135,7 +136,7 @@ def describe_training(folder: Path, config: dict[str, Any]) -> str:
     """Return recipe, version, commit and the main settings."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     train = tomllib.loads((folder / "settings.toml").read_text(encoding="utf-8"))["train"]
-    chosen = ("optimizer", "lr", "decay", "warmup", "clip_norm", "batch", "unroll", "epochs", "precision", "seed")
+    chosen = ("optimizer", "lr", "weight_decay", "decay", "warmup", "clip_norm", "batch", "unroll", "stretch", "seed")
     settings = ", ".join(f"{name} {train[name]}" for name in chosen if name in train)
     version = f"relmo {config['relmo_version']}, commit {commit or 'unknown'}"
     text = f"`experiments/recipes/bundled_models.sh`, {version}: {settings}"

@@ -1,0 +1,1 @@
+"""The model large: relmo.load("large")."""

@@ -1,0 +1,1 @@
+"""The model pos: relmo.load("pos")."""
