@@ -75,10 +75,11 @@ class NormalFloat(NamedTuple):
 
     def numbers(self) -> Tensor:
         """Return the numbers (…, N, K)."""
-        size = self.length.shape[-1]
-        indices = torch.stack([self.levels & 15, self.levels >> 4], dim=-1).flatten(-2)[..., :size]
-        scale = self.scale.float().repeat_interleave(GROUP, dim=-1)[..., :size]
-        return torch.tensor(NF4_LEVELS)[indices.long()] * scale * self.length.float()
+        size, levels = self.length.shape[-1], torch.tensor(NF4_LEVELS)
+        halves = (levels[half.int()] for half in (self.levels & 15, self.levels >> 4))
+        numbers = torch.stack([*halves], dim=-1).flatten(-2)[..., :size]
+        numbers *= self.scale.float().repeat_interleave(GROUP, dim=-1)[..., :size]  # in place: a matrix may be large
+        return numbers.mul_(self.length.float())
 
 
 def quantize_nf4(x: Tensor) -> NormalFloat:
