@@ -141,7 +141,7 @@ FINE_TUNING = (
     "--tokenizer whitespace --epochs 3 --batch 64 --optimizer adam --lr 0.001 --warmup 20 --decay linear --dropout 0.1 "
     "--average 0 --validate-every 1000000000"
 )
-REDUCED_TUNING = f"{REDUCED} --batch 4"
+REDUCED_TUNING = f"{REDUCED} --batch 2"
 VECTORS = "static vectors are relmo's skip-gram (words); the paper has GloVe or Senna"
 PAPER_BILM = (
     "the paper's biLM: 93.6M parameters without its output layer, ten epochs of a billion words, perplexity 39.7 on "
