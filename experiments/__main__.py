@@ -105,6 +105,7 @@ def elmo_table(
     seeds: Annotated[int, Meta(ge=1, le=1000)] | None = None,
     jobs: Annotated[int, Meta(ge=0, le=1000)] = 1,
     minutes: Annotated[float, Meta(ge=0, le=1_000_000)] | None = None,
+    fine_tune: Annotated[bool, Parameter(negative="")] = False,
     reduced: Annotated[bool, Parameter(negative="")] = False,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     device: Device = "auto",
@@ -120,6 +121,8 @@ def elmo_table(
         python -m experiments elmo-table --data data --model small --model large=models/original --jobs 4
 
         python -m experiments elmo-table --rows ner,sst5 --tables 1 --seeds 3 --minutes 8
+
+        python -m experiments elmo-table --tables 1 --fine-tune --jobs 4
 
         python -m experiments elmo-table --dry-run
 
@@ -141,6 +144,9 @@ def elmo_table(
         Number of networks trained at a time; 0 trains nothing and shows finished results.
     minutes
         Stop after this time. The same command resumes what is not finished.
+    fine_tune
+        Also fine-tune each biLM on the text of each task's training file, without labels, and train the networks with
+        it: a column NAME-tuned, and a table of perplexities.
     reduced
         Train tiny networks on the beginning of each file, to test that everything runs; minutes on a CPU.
     dry_run
@@ -158,9 +164,14 @@ def elmo_table(
     from experiments.elmo_table.tables import TEXT_COLUMNS
     from relmo.explorer.extras import data_folder
 
-    sources = name_bilms(model)
+    sources = name_bilms(model, fine_tune=fine_tune)
     plan = TablePlan(
-        select_names("--tables", tables, TABLES), select_names("--rows", rows, ROWS), list(sources), seeds, reduced
+        select_names("--tables", tables, TABLES),
+        select_names("--rows", rows, ROWS),
+        list(sources),
+        seeds,
+        reduced,
+        fine_tune,
     )
     folder = data_folder(data)
     if dry_run:

@@ -63,11 +63,11 @@ class TrainingRun(NamedTuple):
 
     def about(self, locations: Locations) -> dict[str, str]:
         """Return the descriptions of the biLMs it reads."""
-        return {
-            name: location.about
-            for name, location in locations.items()
-            if location.about and f"{{{name}}}" in self.text
-        }
+        return {name: location.about for name, location in locations.items() if location.about and self.reads(name)}
+
+    def reads(self, name: str) -> bool:
+        """Return whether the text names a location."""
+        return f"{{{name}}}" in self.text
 
 
 @dataclass
@@ -77,6 +77,12 @@ class Outcome:
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     unfinished: list[str] = field(default_factory=list)
+
+    def add(self, other: "Outcome") -> None:
+        """Add the trainings of another outcome."""
+        self.results |= other.results
+        self.failed |= other.failed
+        self.unfinished += other.unfinished
 
 
 def find_results(training: TrainingRun, out: Path, locations: Locations) -> dict[str, Any] | None:

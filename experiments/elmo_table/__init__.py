@@ -1,11 +1,12 @@
 """`python -m experiments elmo-table`: six tasks with and without ELMo, beside the tables of the paper.
 
-    rows.py       the six tasks: files, networks, settings, published scores
-    plan.py       trainings of each table
-    report.py     whole command: train what is missing, then write tables and figures
-    tables.py     scores as tables and Markdown
-    figures.py    scores as figures
-    slices.py     tiny files for `--reduced`
+    rows.py           the six tasks: files, networks, settings, published scores
+    plan.py           trainings of each table
+    fine_tuning.py    biLMs fine-tuned on the text of each task
+    report.py         whole command: train what is missing, then write tables and figures
+    tables.py         scores as tables and Markdown
+    figures.py        scores as figures
+    slices.py         tiny files for `--reduced`
 
     Peters et al. 2018, Deep contextualized word representations
 

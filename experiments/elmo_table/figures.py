@@ -36,7 +36,7 @@ def draw_figures(tables: ElmoTables, out: Path) -> list[str]:
             mixes = {
                 f"{ROWS[name].title} ({bilm})": [tables.mix(name, bilm, place) for place in PLACES]
                 for name in tables.plan.rows
-                for bilm in tables.plan.bilms
+                for bilm in tables.plan.columns
             }
             is_drawn = draw_mixes(mixes, path)
         if is_drawn:
@@ -48,7 +48,7 @@ def draw_table(tables: ElmoTables, path: Path) -> bool:
     """Draw Table 1; return whether there were results."""
     rows = [name for name in tables.plan.rows if tables.score(name, PLAIN) is not None]
     scores = {"plain": [_mean(tables, name, PLAIN) for name in rows]}
-    for bilm in tables.plan.bilms:
+    for bilm in tables.plan.columns:
         scores[bilm] = [_mean(tables, name, default_variant(ROWS[name], bilm)) for name in rows]
     if rows:
         draw_scores([ROWS[name].title for name in rows], scores, [ROWS[name].table1 for name in rows], path)
@@ -95,7 +95,7 @@ def draw_variants(tables: ElmoTables, table: str, path: Path) -> bool:
     for name in (name for name in tables.plan.rows if has_row(table, ROWS[name])):
         lines = {
             bilm: [_mean(tables, name, variant) for variant in make_variants(ROWS[name], bilm).values()]
-            for bilm in tables.plan.bilms
+            for bilm in tables.plan.columns
         }
         if any(not math.isnan(score) for scores in lines.values() for score in scores):
             panels[name] = lines

@@ -2,16 +2,17 @@
 
 import re
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from experiments.elmo_table.rows import REDUCED, ROWS, TaskRow
+from experiments.elmo_table.rows import FINE_TUNING, REDUCED, REDUCED_TUNING, ROWS, TaskRow
 from experiments.trainings import TrainingRun
 from relmo.errors import SettingError
 
 TABLES = ("1", "2", "placement", "weights")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-RESERVED_NAMES = ("data", "plain")
+RESERVED_NAMES = ("data", "plain", "texts")
+TUNED = "-tuned"  # ends the name of a fine-tuned biLM
 
 
 class Variant(NamedTuple):
@@ -92,14 +93,21 @@ def table_variants(table: str, row: TaskRow, bilms: Sequence[str]) -> Iterator[V
 
 
 class TablePlan(NamedTuple):
-    """Tables and rows to make, names of biLMs, number of seeds (by default that of each row), and whether all networks
-    are tiny."""
+    """Tables and rows to make, names of biLMs, number of seeds (by default that of each row), whether all networks are
+    tiny, and whether each biLM is also fine-tuned on the text of each row."""
 
     tables: Sequence[str] = TABLES
     rows: Sequence[str] = tuple(ROWS)
     bilms: Sequence[str] = ("small",)
     seeds: int | None = None
     reduced: bool = False
+    fine_tune: bool = False
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the biLMs, each followed by that of its fine-tuned version if there is one."""
+        suffixes = ("", TUNED) if self.fine_tune else ("",)
+        return [f"{bilm}{suffix}" for bilm in self.bilms for suffix in suffixes]
 
     def row_seeds(self, row: str) -> range:
         """Return the seeds of a row's networks."""
@@ -113,7 +121,7 @@ class TablePlan(NamedTuple):
             for table in self.tables
             for row in self.rows
             if seed in self.row_seeds(row)
-            for variant in table_variants(table, ROWS[row], self.bilms)
+            for variant in table_variants(table, ROWS[row], self.columns)
         )
         return [self.training(row, variant, seed) for seed, row, variant in dict.fromkeys(cells)]
 
@@ -122,7 +130,8 @@ class TablePlan(NamedTuple):
         task = ROWS[row]
         flags = parse_flags(task.settings)
         if variant.bilm:
-            flags |= {"--elmo": f"{{{variant.bilm}}}"} | parse_flags(task.elmo) | {"--elmo-at": variant.at}
+            bilm = variant.bilm if variant.bilm in self.bilms else tuning_name(row, variant.bilm)
+            flags |= {"--elmo": f"{{{bilm}}}"} | parse_flags(task.elmo) | {"--elmo-at": variant.at}
             if variant.layers == "top":
                 del flags["--elmo-l2"]  # a single layer has no mix
                 flags["--elmo-layers"] = "top"
@@ -131,13 +140,33 @@ class TablePlan(NamedTuple):
         if self.reduced:
             flags |= parse_flags(task.reduced) | parse_flags(REDUCED)
         files = f"{{data}}/{task.train} --valid {{data}}/{task.valid}"
-        words = [word for flag, argument in flags.items() for word in (flag, argument) if word]
-        return TrainingRun(training_name(row, variant, seed), f"{task.kind} {files} {' '.join(words)} --seed {seed}")
+        return TrainingRun(training_name(row, variant, seed), f"{task.kind} {files} {join_flags(flags)} --seed {seed}")
+
+    def tunings(self) -> dict[tuple[str, str], TrainingRun]:
+        """Return the fine-tuning of each biLM by row and name of the biLM: it is trained on the text of the row."""
+        rows = [row for row in self.rows if any(has_row(table, ROWS[row]) for table in self.tables)]
+        return {(row, bilm): self.tuning(row, bilm) for row in rows for bilm in self.bilms} if self.fine_tune else {}
+
+    def tuning(self, row: str, bilm: str) -> TrainingRun:
+        """Return the fine-tuning of a biLM on the text of a row."""
+        flags = parse_flags(f"{FINE_TUNING} {ROWS[row].tuning} {REDUCED_TUNING if self.reduced else ''}")
+        files = f"{{texts}}/{row}-train.txt --valid {{texts}}/{row}-valid.txt"
+        return TrainingRun(tuning_name(row, f"{bilm}{TUNED}"), f"bilm {files} --init {{{bilm}}} {join_flags(flags)}")
 
 
 def training_name(row: str, variant: Variant, seed: int) -> str:
     """Return the name of a training and of its folder."""
     return f"{row}-{variant.name}-seed-{seed}"
+
+
+def tuning_name(row: str, column: str) -> str:
+    """Return the name of a fine-tuned biLM and of its folder."""
+    return f"{row}-{column}"
+
+
+def join_flags(flags: Mapping[str, str]) -> str:
+    """Return flags and arguments as they are typed."""
+    return " ".join(word for flag, argument in flags.items() for word in (flag, argument) if word)
 
 
 def parse_flags(text: str) -> dict[str, str]:
@@ -151,8 +180,9 @@ def parse_flags(text: str) -> dict[str, str]:
     return flags
 
 
-def name_bilms(models: Sequence[str]) -> dict[str, str]:
-    """Return biLM sources by column name, from NAME=SOURCE or from a source whose last part is the name."""
+def name_bilms(models: Sequence[str], *, fine_tune: bool = False) -> dict[str, str]:
+    """Return biLM sources by column name, from NAME=SOURCE or from a source whose last part is the name; with
+    `fine_tune`, the names of the fine-tuned versions are not available."""
     sources: dict[str, str] = {}
     for model in models:
         name, equals, source = model.partition("=")
@@ -161,6 +191,8 @@ def name_bilms(models: Sequence[str]) -> dict[str, str]:
         if not source or not NAME.fullmatch(name) or name in RESERVED_NAMES or name in sources:
             raise SettingError(f"--model {model}: needs a unique name in the table; give NAME=FOLDER")
         sources[name] = source
+    if fine_tune and (taken := [name for name in sources if f"{name}{TUNED}" in sources]):
+        raise SettingError(f"--model {taken[0]}{TUNED}: is the name of {taken[0]} after --fine-tune; give another")
     return sources
 
 

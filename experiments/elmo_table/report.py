@@ -4,19 +4,22 @@ OUT/elmo-table.md     the tables as Markdown
 OUT/elmo-….png        figures, if matplotlib is installed
 OUT/ROW-….json        record of each training (`experiments/trainings.py`), beside its model and log
 OUT/data/             the slices of `--reduced`
+OUT/texts/            the texts of `--fine-tune` (`experiments/elmo_table/fine_tuning.py`)
 """
 
 import shlex
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from experiments.elmo_table.figures import draw_figures
+from experiments.elmo_table.fine_tuning import fine_tune
 from experiments.elmo_table.plan import TablePlan
 from experiments.elmo_table.rows import ROWS
 from experiments.elmo_table.slices import write_slices
 from experiments.elmo_table.tables import ElmoTables, to_markdown
 from experiments.tables import require_data
-from experiments.trainings import Location, Outcome, run_trainings
+from experiments.trainings import Location, Locations, Outcome, run_trainings
 from relmo.disk.outputs import atomic
 from relmo.errors import SettingError, WrongKindError
 from relmo.settings.kinds import KINDS
@@ -24,15 +27,16 @@ from relmo.store.folder import read_config
 from relmo.store.original import locate
 from relmo.store.references import find_installed
 
-MARKDOWN, SLICES = "elmo-table.md", "data"
+MARKDOWN, SLICES, TEXTS = "elmo-table.md", "data", "texts"
 
 
 def training_commands(
     plan: TablePlan, sources: Mapping[str, str], data: Path, out: Path, device: str = "auto"
 ) -> list[str]:
     """Return every training of a plan as a shell command."""
-    locations = {"data": _data_location(plan, data, out)} | {name: Location(s) for name, s in sources.items()}
-    return [shlex.join(["relmo", *training.command(locations, out, device)]) for training in plan.trainings()]
+    locations = _locate(plan, sources, dict.fromkeys(sources, ""), data, out)
+    trainings = [*plan.tunings().values(), *plan.trainings()]
+    return [shlex.join(["relmo", *training.command(locations, out, device)]) for training in trainings]
 
 
 def make_tables(
@@ -54,11 +58,8 @@ def make_tables(
                 require_data(data, file, ROWS[row].title)
         if plan.reduced:
             write_slices(data, plan.rows, out / SLICES)
-    locations = {"data": _data_location(plan, data, out)}
-    locations |= {name: Location(source, descriptions[name]) for name, source in sources.items()}
-    outcome = run_trainings(
-        plan.trainings(), locations, out, jobs=jobs, device=device, seconds=seconds, on_message=on_message
-    )
+    locations = _locate(plan, sources, descriptions, data, out)
+    outcome = _run(plan, locations, out, jobs=jobs, device=device, seconds=seconds, on_message=on_message)
     tables = ElmoTables(plan, outcome.results, descriptions)
     if outcome.results:
         try:
@@ -72,8 +73,41 @@ def make_tables(
     return tables, outcome
 
 
-def _data_location(plan: TablePlan, data: Path, out: Path) -> Location:
-    return Location(str(out / SLICES if plan.reduced else data))
+def _locate(
+    plan: TablePlan, sources: Mapping[str, str], descriptions: Mapping[str, str], data: Path, out: Path
+) -> dict[str, Location]:
+    """Return the locations of the data, the texts and all biLMs. The description of a fine-tuned biLM has its settings,
+    so that networks with another fine-tuning are not reused."""
+    locations = {"data": Location(str(out / SLICES if plan.reduced else data)), "texts": Location(str(out / TEXTS))}
+    for name, source in sources.items():
+        locations[name] = Location(source, descriptions[name])
+    for (_, bilm), run in plan.tunings().items():
+        locations[run.name] = Location(str(out / run.name), f"{descriptions[bilm]}; fine-tuned: {run.text}")
+    return locations
+
+
+def _run(
+    plan: TablePlan,
+    locations: Locations,
+    out: Path,
+    *,
+    jobs: int,
+    device: str,
+    seconds: float | None,
+    on_message: Callable[[str], None],
+) -> Outcome:
+    """Fine-tune the biLMs, then train the networks; those whose biLM is not finished wait for the next call."""
+    start = time.monotonic()
+    outcome = fine_tune(plan, locations, out, jobs=jobs, device=device, seconds=seconds, on_message=on_message)
+    missing = [run.name for run in plan.tunings().values() if run.name not in outcome.results]
+    networks = plan.trainings()
+    waiting = [network for network in networks if any(map(network.reads, missing))]
+    ready = [network for network in networks if network not in waiting]
+    if seconds is not None:
+        seconds = max(0.0, seconds - (time.monotonic() - start))
+    outcome.add(run_trainings(ready, locations, out, jobs=jobs, device=device, seconds=seconds, on_message=on_message))
+    outcome.add(run_trainings(waiting, locations, out, jobs=0))
+    return outcome
 
 
 def describe_bilms(sources: Mapping[str, str]) -> dict[str, str]:

@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from experiments.elmo_table.fine_tuning import BEFORE
 from experiments.elmo_table.plan import (
     PLAIN,
+    TUNED,
     VARIANT_TABLES,
     TablePlan,
     Variant,
@@ -20,6 +22,7 @@ from experiments.elmo_table.plan import (
     has_row,
     published_scores,
     training_name,
+    tuning_name,
     weights_variant,
 )
 from experiments.elmo_table.rows import PAPER_BILM, ROWS, VECTORS, TaskRow
@@ -113,6 +116,8 @@ class ElmoTables:
                 tables.append(self._variant_table(name))
             else:
                 tables.append(self._table_1() if name == "1" else self._weights_table())
+        if self.plan.fine_tune:
+            tables.append(self._perplexity_table())
         if self.plan.reduced:
             tables[-1].notes.append("reduced: tiny networks, the beginning of each file; the scores mean nothing")
         return tables
@@ -121,11 +126,11 @@ class ElmoTables:
         rows = []
         for name, row in self._rows("1"):
             cells = [row.title, row.score, _format(self.score(name, PLAIN))]
-            for bilm in self.plan.bilms:
+            for bilm in self.plan.columns:
                 variant = default_variant(row, bilm)
                 cells += [_format(self.score(name, variant)), _format(self.increase(name, variant))]
             rows.append([*cells, *map(str, row.table1), str(compute_increase(*row.table1)), row.differs])
-        titles = [title for bilm in self.plan.bilms for title in (bilm, f"{bilm}: increase")]
+        titles = [title for bilm in self.plan.columns for title in (bilm, f"{bilm}: increase")]
         columns = ["task", "score", "plain", *titles, "paper: plain", "paper: ELMo", "paper: increase", "what differs"]
         notes = [
             "percent on the development set, by which the best epoch was chosen: mean ± standard deviation (number of "
@@ -135,13 +140,15 @@ class ElmoTables:
             *(f"{name}: {description}" for name, description in self.bilms.items()),
             PAPER_BILM,
         ]
+        if self.plan.fine_tune:
+            notes.append(f"NAME{TUNED}: the biLM NAME, fine-tuned on the texts of each task's training file")
         return Table(columns, rows, "Table 1: six tasks, plain and with ELMo", notes)
 
     def _variant_table(self, table: str) -> Table:
         make_variants = VARIANT_TABLES[table]
         rows = []
         for name, row in self._rows(table):
-            for bilm in self.plan.bilms:
+            for bilm in self.plan.columns:
                 scores = [_format(self.score(name, variant)) for variant in make_variants(row, bilm).values()]
                 rows.append([row.title, bilm, *scores, *map(str, published_scores(table, row))])
         titles = list(make_variants(ROWS["squad"], ""))
@@ -155,7 +162,7 @@ class ElmoTables:
         mixes = {
             (row.title, bilm): [self.mix(name, bilm, place) for place in PLACES]
             for name, row in self._rows("weights")
-            for bilm in self.plan.bilms
+            for bilm in self.plan.columns
         }
         count = max((len(mix.weights) for pair in mixes.values() for mix in pair if mix is not None), default=3)
         rows = []
@@ -168,6 +175,22 @@ class ElmoTables:
         columns = [f"{place}: {layer}" for place in PLACES for layer in [*layer_names(count), "gamma"]]
         notes = ["softmax of the layer weights of networks with ELMo at both places; mean over seeds"]
         return Table(["task", "biLM", *columns], rows, "Figure 2: layer weights of each task", notes)
+
+    def _perplexity_table(self) -> Table:
+        rows = []
+        for row, bilm in self.plan.tunings():
+            tokens, *perplexities = self.perplexities(row, bilm).values()
+            cells = [f"{tokens:,}" if tokens else "", *("" if p is None else f"{p:.1f}" for p in perplexities)]
+            rows.append([ROWS[row].title, bilm, *cells])
+        columns = ["task", "biLM", "training tokens", "perplexity before", "after"]
+        notes = ["perplexity: forward and backward, of the texts of the development file, which it is not trained on"]
+        return Table(columns, rows, "Fine-tuning on the training texts of each task", notes)
+
+    def perplexities(self, row: str, bilm: str) -> dict[str, Any]:
+        """Return the number of training tokens and the perplexities before and after fine-tuning; None if unknown."""
+        results = self.results.get(tuning_name(row, f"{bilm}{TUNED}"), {})
+        names = {"tokens": "train_tokens", "before": BEFORE, "after": "valid_perplexity"}
+        return {title: results.get(name) for title, name in names.items()}
 
     def summary(self) -> dict[str, Any]:
         """Return all scores as plain values, as --json prints them."""
@@ -184,7 +207,7 @@ class ElmoTables:
             if table == "1":
                 summary["plain"] = _as_dict(self.score(name, PLAIN))
                 summary["elmo"] = {}
-                for bilm in self.plan.bilms:
+                for bilm in self.plan.columns:
                     variant = default_variant(row, bilm)
                     score, gain = _as_dict(self.score(name, variant)), _as_dict(self.increase(name, variant))
                     summary["elmo"][bilm] = None if score is None else score | (gain or {})
@@ -192,16 +215,20 @@ class ElmoTables:
                 summary["paper"] = paper | compute_increase(*row.table1)._asdict()
             elif table == "weights":
                 summary[table] = {
-                    bilm: {place: _as_dict(self.mix(name, bilm, place)) for place in PLACES} for bilm in self.plan.bilms
+                    bilm: {place: _as_dict(self.mix(name, bilm, place)) for place in PLACES}
+                    for bilm in self.plan.columns
                 }
             elif has_row(table, row):
                 make_variants = VARIANT_TABLES[table]
                 scores: dict[str, Any] = {
                     bilm: {title: _as_dict(self.score(name, v)) for title, v in make_variants(row, bilm).items()}
-                    for bilm in self.plan.bilms
+                    for bilm in self.plan.columns
                 }
                 scores["paper"] = dict(zip(make_variants(row, ""), published_scores(table, row), strict=True))
                 summary["layers" if table == "2" else table] = scores
+        tuned = [bilm for bilm in self.plan.bilms if (name, bilm) in self.plan.tunings()]
+        if tuned:
+            summary["fine_tuning"] = {bilm: self.perplexities(name, bilm) for bilm in tuned}
         return summary
 
     def _rows(self, table: str) -> Iterator[tuple[str, TaskRow]]:

@@ -14,19 +14,21 @@ import pytest
 import torch
 
 from experiments import trainings
-from experiments.elmo_table import plan
+from experiments.elmo_table import fine_tuning, plan
 from experiments.elmo_table.rows import ROWS
 from experiments.elmo_table.slices import write_slices
 from relmo.cli import app, main
 from relmo.cli.terminal import print_message
 from relmo.disk.files import read_json
 from relmo.errors import RelmoError
+from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.runs.progress import TrainingReporter
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.vocabulary import Vocabulary
+from support.small_models import bilm
 from support.tagging import iob2
 
 Run = Callable[..., tuple[int, str, str]]
@@ -162,6 +164,88 @@ def test_a_half_finished_table_goes_on_where_it_was(
     assert here == [["train", "tagger", "--resume", "--out", str(out / name)]]
     assert found["rows"] == expected
     assert not (out / name / "run").exists()
+
+
+@pytest.fixture
+def tuned(folder: Path) -> list[object]:
+    """Options that fine-tune a biLM with an output layer for one row."""
+    bilm().save_pretrained(folder / "lm")
+    chosen = ["--data", folder / "data", "--model", f"lm={folder / 'lm'}", "--out", folder / "out", "--device", "cpu"]
+    return [*chosen, "--reduced", "--rows", "ner", "--tables", "1", "--seeds", "2", "--fine-tune", "--json"]
+
+
+def test_a_bilm_is_fine_tuned_on_the_training_text_before_its_networks_are_trained(
+    run: Run, folder: Path, tuned: list[object], here: list[list[str]]
+) -> None:
+    status, output, errors = run(*tuned)
+    assert status == 0, errors
+    out = folder / "out"
+    assert [command[1] for command in here] == ["bilm", *["tagger"] * 6]
+    assert sum(str(out / "ner-lm-tuned") in command for command in here[1:]) == 2
+    told = json.loads(output)
+    scores = {
+        name: load(source, kinds="bilm").with_tokenizer("whitespace").evaluate(out / "texts" / "ner-valid.txt")
+        for name, source in {"before": str(folder / "lm"), "after": str(out / "ner-lm-tuned")}.items()
+    }
+    ner = told["rows"]["ner"]
+    perplexities = ner["fine_tuning"]["lm"]
+    assert perplexities["before"] == pytest.approx(scores["before"].perplexity, rel=1e-5)
+    assert perplexities["after"] == pytest.approx(scores["after"].perplexity, rel=1e-5)
+    assert perplexities["before"] != pytest.approx(perplexities["after"])
+    lines = (out / "texts" / "ner-train.txt").read_text().splitlines()
+    assert perplexities["tokens"] == sum(len(line.split()) + 1 for line in lines)  # with the ends
+    assert ner["elmo"]["lm-tuned"]["seeds"] == 2
+    here.clear()
+    shutil.rmtree(out / "texts")  # the records are enough
+    shutil.rmtree(out / "ner-lm-tuned")
+    status, again, errors = run(*tuned, "--quiet")
+    assert (status, json.loads(again), errors, here) == (0, told, "", [])
+
+
+def test_networks_wait_for_a_bilm_that_could_not_be_fine_tuned(
+    run: Run, folder: Path, tuned: list[object], here: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(fine_tuning, "write_texts", lambda row, data, texts: None)
+        status, output, _ = run(*tuned)
+    assert status == 2
+    told = json.loads(output)
+    assert list(told["failed"]) == ["ner-lm-tuned"]
+    assert told["unfinished"] == [f"ner-lm-tuned-input-lambda-0.001-seed-{seed}" for seed in (1, 2)]
+    assert told["rows"]["ner"]["elmo"]["lm"]["seeds"] == 2
+    here.clear()
+    status, output, errors = run(*tuned)
+    assert status == 0, errors
+    assert [command[1] for command in here] == ["bilm", "tagger", "tagger"]
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "REDUCED_TUNING", "--epochs 2 --threads 1")
+        status, _, errors = run(*tuned)  # with other settings
+    assert status == 2
+    assert "ner-lm-tuned.json: has other settings" in errors
+
+
+def test_a_killed_fine_tuning_goes_on_to_the_same_results(
+    run: Run, folder: Path, tuned: list[object], here: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "REDUCED_TUNING", "--epochs 3 --threads 1 --batch 1 --checkpoint-every 0")
+    status, output, errors = run(*tuned)
+    assert status == 0, errors
+    expected = json.loads(output)["rows"]
+    out = folder / "out"
+    command = here[0]
+    for path in out.glob("ner-lm-tuned*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(import_module("relmo.cli.train"), "TrainingReporter", KilledAfterAStep)
+        with pytest.raises(SystemExit):
+            main(command)
+    assert (out / "ner-lm-tuned" / "run" / "checkpoint.safetensors").exists()
+    here.clear()
+    status, output, errors = run(*tuned)
+    assert status == 0, errors
+    assert here[0] == ["train", "bilm", "--resume", "--out", str(out / "ner-lm-tuned")]
+    assert len(here) == 3
+    assert json.loads(output)["rows"] == expected
 
 
 def test_trainings_are_processes_of_their_own_and_one_that_was_run_by_hand_counts(run: Run, folder: Path) -> None:
