@@ -11,6 +11,7 @@ from relmo.analysis.memory import jacobian
 from relmo.analysis.memory.jacobian import jacobian_curves, spectral_radius
 from support.small_models import bilm
 
+torch.manual_seed(1)
 MODULES = {
     "elman": nn.RNN(3, 5, 2, batch_first=True),
     "gru": nn.GRU(3, 5, 2, batch_first=True),
