@@ -315,7 +315,7 @@ def pack(
             text = _read_card(folder / CARD) if (folder / CARD).is_file() else f"# {folder.name}\n"
             text = text.replace(ABOUT_VECTORS + "\n", "")
         description = re.sub(rf"^{HEADING}\n.*?(?=^## |\Z)", "", text, flags=re.DOTALL | re.MULTILINE).rstrip()
-        summary = f"Weights are stored {PRECISIONS[record.precision]}; relmo loads them as float32."
+        summary = f"Weights are stored {PRECISIONS[record.precision]};\nrelmo loads them as float32."
         lines = [description, "", HEADING, "", summary, "", "| file | bytes | SHA-256 |", "|---|---|---|"]
         for name in record.names:
             lines.append(f"| {name} | {(folder / name).stat().st_size:,} | {sha256(folder / name)} |")
